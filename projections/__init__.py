@@ -1,0 +1,15 @@
+"""Vocabulary and meaning: pure code that turns committed records into state.
+
+Nothing here does I/O, reads a clock or draws a random number; a test enforces it.
+
+identity.py   workers, ranks, publishers: one key from numbers, hex and decimal text
+bounds.py     every compiled-in ceiling, with unit, reason and source
+notices.py    closed sets of outcomes that reducers and codecs report
+events/       records of the log: facts, envelope, codec, segment bytes, ports
+registry/     which workers exist: held keys, joins, the published fleet
+load/         how busy ranks are: samples, the dispatch ledger, backlog at a time
+status.py     what operators look at: subscriptions, passes, replicas, settings
+view.py       the only reading side of a picker
+checkpoint.py fold state to ordinary records and back
+fold.py       intake and the fixed reducer order
+"""

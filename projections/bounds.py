@@ -1,0 +1,68 @@
+"""Every compiled-in ceiling: value, unit, reason, source.
+
+Whatever the fleet or a client can make large is compared with one of these before
+memory is taken for it; beyond it there is a typed, counted refusal. None of them is a
+setting: a bound that an operator can raise by mistake is no bound. Relations between
+bounds are asserted at import.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+SECOND_US: Final = 1_000_000
+
+# Discovery records (specification, "Bounded memory"; decisions 11, 22, 25)
+RECORD_VALUE_BYTES_MAX: Final = 16 * MIB  # a raw value above this is never parsed
+CARD_RETAINED_BYTES_MAX: Final = 1 * MIB  # opaque card kept beside the typed fields
+CARDS_INTERNED_BYTES_MAX: Final = 256 * MIB  # all kept opaque cards together
+KEYS_PER_KEYSPACE_MAX: Final = 16_384  # distinct keys, each keyspace apart
+KEY_BYTES_MAX: Final = 2 * KIB  # names are a few dozen bytes; etcd itself allows 1.5 MiB
+NAMESPACES_MAX: Final = 16
+VALUE_NESTING_MAX: Final = 64  # JSON depth; a deeper value is refused before parsing
+DUPLICATE_KEYS_NAMED_MAX: Final = 4  # keys named in one duplicate notice
+MIXED_NAMED_MAX: Final = 8  # mixed (namespace, model) pairs named in one publish
+DP_SIZE_MAX: Final = 4_096  # ranks of one worker; a card that claims more is read as 1
+
+# Load publishers (specification, "The bounded transport"; ZMTP-05; decisions 40, 62)
+SUBSCRIPTIONS_MAX: Final = 1_024  # per family, in ascending publisher id
+SAMPLE_PAYLOAD_BYTES_MAX: Final = 16 * KIB  # envelope payload of kv_metrics
+SAMPLE_FRAME_BYTES_MAX: Final = 32 * KIB  # body frame of kv_metrics
+KV_FRAME_BYTES_MAX: Final = 1 * MIB  # body frame of kv-events
+SAMPLES_MAX: Final = 65_536  # held (worker, rank) entries
+
+# Dispatches (decisions 18-20, 29)
+LEDGER_LINES_MAX: Final = 65_536  # oldest out
+DISPATCH_AGE_US_MAX: Final = 30 * SECOND_US  # an unanswered dispatch weighs this long
+STALL_AGE_US: Final = 5 * SECOND_US  # unanswered this long: the worker may be stalled
+STALL_BLOCKS_MIN: Final = 2  # a one-block request never marks a stall
+SUSPECT_US: Final = 10 * SECOND_US  # exclusion after a fault seen at dispatch
+ROTATIONS_MAX: Final = 4_096  # (phase, model) rotations of a replica, oldest out
+PICK_ROWS_MAX: Final = 8  # best candidate rows kept in a PickMade, each phase
+
+# The log (decisions 5, 7, 11, 15, 33, 34)
+RECORD_BYTES_MAX: Final = 4 * MIB
+COMMIT_BATCH_BYTES_MAX: Final = 8 * MIB
+COMMIT_BATCH_RECORDS_MAX: Final = 65_536
+OFFSET_JUMP: Final = 1 << 20  # a recovery that cuts opens the next segment at a multiple
+PICKS_BUFFERED_MAX: Final = 10_000  # full pick records kept while the log is away
+PICKS_BUFFERED_US_MAX: Final = 30 * SECOND_US
+RESERVE_BYTES: Final = 64 * MIB  # disk kept for picks, ends and control records
+WRITER_FORGOTTEN_US: Final = 24 * 3600 * SECOND_US
+REPLICA_GONE_US: Final = 30 * SECOND_US
+WRITERS_MAX: Final = 65_536  # remembered writers, oldest last record out
+REPLICAS_MAX: Final = 4_096
+SETTINGS_KEPT_MAX: Final = 1_024  # adopted settings versions that a pick may still name
+
+# Requests
+REQUEST_ID_CHARACTERS_MAX: Final = 128
+MODEL_NAME_CHARACTERS_MAX: Final = 512
+
+assert CARD_RETAINED_BYTES_MAX < RECORD_VALUE_BYTES_MAX
+assert CARD_RETAINED_BYTES_MAX < RECORD_BYTES_MAX, "a KeyPut with its card must fit one record"
+assert SAMPLE_PAYLOAD_BYTES_MAX < SAMPLE_FRAME_BYTES_MAX <= KV_FRAME_BYTES_MAX
+assert RECORD_BYTES_MAX < COMMIT_BATCH_BYTES_MAX
+assert STALL_AGE_US < DISPATCH_AGE_US_MAX

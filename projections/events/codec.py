@@ -1,0 +1,213 @@
+"""One record <-> canonical bytes with a check word.
+
+    u16 LE schema | msgpack array [kind, time, writer, epoch, sequence, fields...] | u64 LE check
+
+The check word is xxh3-64 over everything before it. Equal facts encode to equal bytes
+(minimal integers, doubles as 8 bytes, no maps), so an outcome is compared as bytes. The
+bytes hold no offset: a record keeps its bytes wherever it is copied to.
+
+Decoding refuses, as a function of the bytes alone, what no writer of ours produces: a
+wrong check word, a type that the fact does not have, a missing field without default.
+Further fields than the fact knows are ignored (a newer writer appended them).
+"""
+
+from __future__ import annotations
+
+import struct
+import types
+import typing
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgpack
+import xxhash
+
+from projections.bounds import RECORD_BYTES_MAX
+from projections.events.envelope import Record
+from projections.events.kinds import FACT_KINDS, INNER, KIND_OF_FACT, SCHEMA
+
+_SCHEMA = struct.Struct("<H")
+_CHECK = struct.Struct("<Q")
+_SCHEMA_BYTES = _SCHEMA.pack(SCHEMA)
+_HEAD_FIELDS = 5  # kind, time, writer, epoch, sequence
+_OVERHEAD = _SCHEMA.size + _CHECK.size
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True, strict_types=False).pack
+_xxh3 = xxhash.xxh3_64_intdigest
+
+
+class Refusal(Enum):
+    """Why bytes are no record of ours."""
+
+    TOO_SHORT = "too short"
+    TOO_LONG = "longer than a record may be"
+    CHECK_WORD = "check word differs"
+    SCHEMA = "schema is newer than this release"
+    NOT_MSGPACK = "not the canonical array"
+    UNKNOWN_KIND = "unknown kind"
+    FIELDS = "fields do not fit the kind"
+
+
+class RecordRefused(ValueError):
+    """Bytes that are no record. `reason` is a Refusal, `kind` the number where it was read."""
+
+    def __init__(self, reason: Refusal, kind: int = 0) -> None:
+        super().__init__(f"{reason.value} (kind {kind})" if kind else reason.value)
+        self.reason = reason
+        self.kind = kind
+
+
+def encode_record(time: int, writer: bytes, epoch: int, sequence: int, fact: tuple[Any, ...]) -> bytes:
+    """Canonical bytes of one record, check word included.
+
+    Raises ValueError when they exceed RECORD_BYTES_MAX: a record is never split.
+    """
+    body: bytes = _SCHEMA_BYTES + _pack((KIND_OF_FACT[type(fact)], time, writer, epoch, sequence, *fact))
+    if len(body) + _CHECK.size > RECORD_BYTES_MAX:
+        raise ValueError(f"record of {len(body)} bytes is above {RECORD_BYTES_MAX}")
+    return body + _CHECK.pack(_xxh3(body))
+
+
+def encode_value(value: tuple[Any, ...]) -> bytes:
+    """Canonical bytes of a part of a fact, for comparing and digesting."""
+    packed: bytes = bytes(_pack(value))
+    return packed
+
+
+def check_word(data: bytes) -> int:
+    """The check word that a record's bytes end with (not verified)."""
+    word: int = _CHECK.unpack_from(data, len(data) - _CHECK.size)[0]
+    return word
+
+
+def decode_record(offset: int, data: bytes) -> Record:
+    """The record at `offset`. Raises RecordRefused, nothing else, for any bytes."""
+    size = len(data)
+    if size < _OVERHEAD + 1:
+        raise RecordRefused(Refusal.TOO_SHORT)
+    if size > RECORD_BYTES_MAX:
+        raise RecordRefused(Refusal.TOO_LONG)
+    body = data[: size - 8]
+    check = _CHECK.unpack_from(data, size - 8)[0]
+    if _xxh3(body) != check:
+        raise RecordRefused(Refusal.CHECK_WORD)
+    if body[:2] != _SCHEMA_BYTES:
+        raise RecordRefused(Refusal.SCHEMA)
+    try:
+        values = msgpack.unpackb(body[2:], use_list=False, raw=False, strict_map_key=True, max_ext_len=0)
+    except Exception as problem:  # msgpack raises several unrelated types for hostile bytes
+        raise RecordRefused(Refusal.NOT_MSGPACK) from problem
+    if type(values) is not tuple or len(values) < _HEAD_FIELDS:
+        raise RecordRefused(Refusal.NOT_MSGPACK)
+    kind, time, writer, epoch, sequence = values[:_HEAD_FIELDS]
+    if tuple(map(type, values[:_HEAD_FIELDS])) != _HEAD_SHAPE or len(writer) != 16:
+        raise RecordRefused(Refusal.NOT_MSGPACK)
+    build = _BUILDERS.get(kind)
+    if build is None:
+        raise RecordRefused(Refusal.UNKNOWN_KIND, kind)
+    fact = build(values[_HEAD_FIELDS:])
+    if fact is None:
+        raise RecordRefused(Refusal.FIELDS, kind)
+    return Record(offset, check, kind, time, writer, epoch, sequence, fact)
+
+
+_HEAD_SHAPE = (int, int, bytes, int, int)
+
+
+def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
+    """A function from decoded fields to the fact, or None where they do not fit.
+
+    Accepted combinations of field types are remembered, so that the usual record costs
+    one tuple of types and one set lookup; fields that hold tuples are checked inside
+    each time.
+    """
+    hints = typing.get_type_hints(fact)
+    checks = tuple(_check_of(hints[name]) for name in fact._fields)
+    deep = tuple(i for i, name in enumerate(fact._fields) if _has_tuple(hints[name]))
+    inner = INNER.get(fact, ())
+    inner_builders = tuple((index, _builder(kind), many) for index, kind, many in inner)
+    count = len(fact._fields)
+    defaults = tuple(fact._field_defaults[n] for n in fact._fields if n in fact._field_defaults)
+    seen: set[tuple[type, ...]] = set()
+    make = fact._make
+
+    def fitted(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if len(values) > count:
+            return values[:count]
+        missing = count - len(values)
+        return values + defaults[len(defaults) - missing :] if missing <= len(defaults) else None
+
+    def build(values: tuple[Any, ...]) -> Any:
+        if len(values) != count:
+            longer = fitted(values)
+            if longer is None:
+                return None
+            values = longer
+        if inner_builders:
+            rebuilt = _rebuilt(values, inner_builders)
+            if rebuilt is None:
+                return None
+            values = rebuilt
+        shape = tuple(map(type, values))
+        if shape not in seen:
+            if not all(check(value) for check, value in zip(checks, values, strict=True)):
+                return None
+            seen.add(shape)
+        elif deep and not all(checks[i](values[i]) for i in deep):
+            return None
+        return make(values)
+
+    return build
+
+
+def _rebuilt(
+    values: tuple[Any, ...], builders: tuple[tuple[int, Callable[[tuple[Any, ...]], Any], bool], ...]
+) -> tuple[Any, ...] | None:
+    """Fields with their inner tuples made into inner facts, or None where one does not fit."""
+    fields = list(values)
+    for index, build, many in builders:
+        value = fields[index]
+        if value is None:
+            continue
+        if type(value) is not tuple:
+            return None
+        if many:
+            made: Any = tuple(build(one) if type(one) is tuple else None for one in value)
+            if None in made:
+                return None
+        else:
+            made = build(value)
+            if made is None:
+                return None
+        fields[index] = made
+    return tuple(fields)
+
+
+def _has_tuple(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple
+
+
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    """A predicate for values of an annotation: exact types, unions, tuples of these."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        options = tuple(_check_of(option) for option in typing.get_args(hint))
+        return lambda value: any(option(value) for option in options)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        if len(args) == 2 and args[1] is Ellipsis:
+            each = _check_of(args[0])
+            return lambda value: isinstance(value, tuple) and all(map(each, value))
+        parts = tuple(_check_of(arg) for arg in args)
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(parts)
+            and all(part(one) for part, one in zip(parts, value, strict=True))
+        )
+    return lambda value: type(value) is hint
+
+
+_BUILDERS: dict[int, Callable[[tuple[Any, ...]], Any]] = {
+    int(kind): _builder(row.fact) for kind, row in FACT_KINDS.items()
+}

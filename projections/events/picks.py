@@ -1,0 +1,239 @@
+"""Questions, outcomes, picks and their ends.
+
+A pick is `pick(view, question, settings) -> Outcome`. Whatever it needs and the fold
+cannot give is frozen into the question, and question and outcome are written together,
+so that the pick can be asked again and compared byte for byte (decisions 14, 28).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Phase(IntEnum):
+    """The two halves of serving a request."""
+
+    PREFILL = 1
+    DECODE = 2
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class PickReason(IntEnum):
+    """Why a phase chose as it did. NO_CANDIDATE is in log and SQL, never in the metric."""
+
+    LOAD = 1
+    ROUND_ROBIN_STALE = 2
+    NO_PREFILL_POOL = 3
+    KV_AWARE = 4
+    CONDITIONAL_BYPASS = 5
+    NO_CANDIDATE = 6
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class Verdict(IntEnum):
+    """How a candidate's load reads at the time of the question."""
+
+    FRESH = 1
+    QUIET = 2
+    SILENT = 3
+    STALLED = 4
+    EXCLUDED = 5
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class ExcludedReason(IntEnum):
+    """Why a candidate was left out. Closed list."""
+
+    NONE = 0
+    SUSPECT = 1
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class AbsentCause(IntEnum):
+    """Why a configured namespace was not eligible for a request."""
+
+    NO_SHIM_CONFIGURED = 1
+    SHIM_UNHEALTHY = 2
+    BREAKER_OPEN = 3
+    KEY_NOT_ALLOWED = 4
+    SHIM_UNUSABLE = 5  # it answers 404 for a model that the registry serves
+    DISABLED = 6
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class EndStatus(IntEnum):
+    """How a dispatch ended. `unknown` exists in the audit alone."""
+
+    OK = 1
+    REFUSED = 2
+    FAILED = 3
+    CANCELLED = 4
+    EXPIRED = 5
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class Fault(IntEnum):
+    """What an end says of the pinned workers (decisions 20, 31)."""
+
+    NONE = 0
+    FAULT = 1  # connection lost, or 500/503, before any byte: the workers become suspect
+    BACKPRESSURE = 2  # 529, 429, 408
+
+
+class Question(NamedTuple):
+    """All inputs of a pick that are not in projections.
+
+    asked_at, dispatched_at: log time, microseconds; the second adds the replica's lag.
+    model: as the client named it; served_model: after the model map, for matching.
+    namespaces: eligible ones, sorted. absent: (namespace, AbsentCause), sorted.
+    estimated_tokens: prompt tokens by the character and word heuristic, >= 1.
+    rotation_prefill, rotation_decode: the replica's rotations of this model before.
+    draws: 53-bit integers, one per phase that may need one.
+    """
+
+    request_id: str
+    send: int
+    model: str
+    served_model: str
+    asked_at: int
+    dispatched_at: int
+    namespaces: tuple[str, ...]
+    absent: tuple[tuple[str, int], ...]
+    estimated_tokens: int
+    rotation_prefill: int
+    rotation_decode: int
+    draws: tuple[int, ...] = ()
+
+
+class Chosen(NamedTuple):
+    """A rank that a phase chose, and what it is charged with.
+
+    pin_rank: whether the card declares its ranks, so that a rank header is sent.
+    tokens, blocks: backlog charged until a sample answers, or for 30 s. `blocks` is
+    None where no block size is known (then no stall is judged either).
+    """
+
+    instance_id: int
+    dp_rank: int
+    pin_rank: bool
+    tokens: int
+    blocks: int | None
+
+
+class PhaseOutcome(NamedTuple):
+    """What one phase decided.
+
+    runner_up: position in `rows` order (1), or None with fewer than two candidates.
+    margin: cost of the runner-up minus the winner's, None where either is undefined.
+    rows: the best PICK_ROWS_MAX candidate rows, packed as in `router.picker.rows`.
+    """
+
+    reason: int
+    chosen: Chosen | None
+    candidates: int
+    margin: float | None
+    rows: bytes
+
+
+class Outcome(NamedTuple):
+    """What a pick decided. Equal outcomes encode to equal bytes.
+
+    namespace: of the chosen workers, None where none was chosen.
+    rows_digest: xxh3-128 over the packed rows of all candidates, prefill then decode.
+    """
+
+    namespace: str | None
+    prefill: PhaseOutcome
+    decode: PhaseOutcome
+    rotation_prefill: int
+    rotation_decode: int
+    rows_digest: bytes
+
+
+class PickMade(NamedTuple):
+    """A replica picked.
+
+    replica: id of the picking process for its whole life (its first writer id).
+    own_seq: this replica's count of picks and ends before this one: the overlay is its
+    own picks and ends with a number <= own_seq that the as-of does not hold yet.
+    as_of: offset up to which the replica had folded, -1 before the first record.
+    suspect: True while the replica's fold disagreed or had stopped (decisions 10, 16).
+    """
+
+    pick_id: bytes
+    replica: bytes
+    own_seq: int
+    as_of: int
+    config_version: int
+    question: Question
+    outcome: Outcome
+    suspect: bool = False
+
+
+class DispatchEnded(NamedTuple):
+    """A dispatch is over. Exactly one per pick that chose a worker.
+
+    own_seq: this end's own number in the replica's count of picks and ends.
+    http_status: of the frontend's answer, 0 where none came.
+    backend: configured name of the shim replica, "" where none was reached.
+    Durations in microseconds from the dispatch; token counts None without usage.
+    """
+
+    pick_id: bytes
+    replica: bytes
+    own_seq: int
+    ended_at: int
+    status: int
+    fault: int
+    http_status: int
+    backend: str
+    first_byte_us: int | None
+    duration_us: int
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class LostPick(NamedTuple):
+    """The ledger line of a pick whose full record was dropped (decision 33)."""
+
+    pick_id: bytes
+    own_seq: int
+    asked_at: int
+    dispatched_at: int
+    namespace: str
+    decode: Chosen | None
+    prefill: Chosen | None
+    ended: bool
+
+
+class PicksLost(NamedTuple):
+    """Picks that went out while the log was away and whose records had to be dropped."""
+
+    replica: bytes
+    lines: tuple[LostPick, ...]
