@@ -220,7 +220,11 @@ class DispatchEnded(NamedTuple):
 
 
 class LostPick(NamedTuple):
-    """The ledger line of a pick whose full record was dropped (decision 33)."""
+    """The ledger line of a pick whose full record was dropped (decision 33).
+
+    own_seq: as in PickMade. ended_seq, ended_at: own number and log time of its end, when
+    it ended before this was written (that end then has no record of its own).
+    """
 
     pick_id: bytes
     own_seq: int
@@ -229,7 +233,8 @@ class LostPick(NamedTuple):
     namespace: str
     decode: Chosen | None
     prefill: Chosen | None
-    ended: bool
+    ended_seq: int | None
+    ended_at: int | None
 
 
 class PicksLost(NamedTuple):
@@ -237,3 +242,12 @@ class PicksLost(NamedTuple):
 
     replica: bytes
     lines: tuple[LostPick, ...]
+
+
+def own_number(fact: PickMade | DispatchEnded | LostPick) -> int:
+    """A replica's own number of a pick or end, from 1, without gaps over its life.
+
+    A pick sees as overlay exactly the own facts with a number <= its own_seq that its
+    as-of does not hold; its own number is therefore own_seq + 1.
+    """
+    return fact.own_seq if isinstance(fact, DispatchEnded) else fact.own_seq + 1
