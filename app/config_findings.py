@@ -1,11 +1,11 @@
 """What is wrong with a configuration, said so that a person can put it right.
 
-A `Finding` names one key, what is the matter and what to do, and where the key was written. Findings never
-hold a value of the configuration that could be a secret (CFG-07, CFG-18): messages are made of key names, limits
-and names of backends or namespaces, never of URLs, passwords or file contents.
+A `Finding` names one key, what is the matter and what to do, and where the key was written. Findings
+never hold a value of the configuration that could be a secret (CFG-07, CFG-18): messages are made of key
+names, limits and names of backends or namespaces, never of URLs, passwords or file contents.
 
-Exceptions of the configuration: `ConfigError` (bad content, exit status 2), `ConfigUnreadable` (the named file
-cannot be reached, exit status 3).
+Exceptions of the configuration: `ConfigError` (bad content, exit status 2), `ConfigUnreadable` (the named
+file cannot be reached, exit status 3).
 """
 
 from collections.abc import Iterable, Mapping
@@ -65,7 +65,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings of one configuration: errors refuse it, warnings are said, suggestions only by the validator."""
+    """All findings of one configuration: errors refuse it, warnings and suggestions are said."""
 
     errors: tuple[Finding, ...] = ()
     warnings: tuple[Finding, ...] = ()
@@ -90,7 +90,7 @@ class ConfigUnreadable(ConfigError):
 
 @dataclass(slots=True)
 class Places:
-    """Where each key of a merged configuration came from; a key without a place of its own has its parent's."""
+    """Where each key of a merged configuration came from; a key without a place has its parent's."""
 
     known: dict[KeyPath, Place] = field(default_factory=dict)
 
@@ -111,7 +111,8 @@ class Places:
     def located(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings with their places, in the order of the file where lines are known."""
         placed = [
-            found if found.place is not None else replace(found, place=self.of(found.keys)) for found in findings
+            found if found.place is not None else replace(found, place=self.of(found.keys))
+            for found in findings
         ]
         placed.sort(key=lambda found: (found.line is None, found.line or 0))
         return tuple(placed[:FINDINGS_SHOWN_MAX])

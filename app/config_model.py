@@ -1,345 +1,135 @@
-"""The shape of the configuration: sections, keys, types, defaults and ranges of single values.
+"""The root of the configuration, and what can be asked of its shape.
 
-Models are frozen and refuse unknown keys. A description says what a key is, its unit and its range; the reload
-class of each key is in `config_reload.RELOAD_CLASS`, rules that join several keys are in `config_rules`. The
-`dynamo` section has its own module, `config_dynamo`.
-
-Sources: contract, section 6; specification, Configuration chapters; facts from the vendor's pages for the parts
-of the ordinary gateway that this router has (decision 41).
+`Config` is one immutable value; whoever needs settings gets it, or a part of it, as an argument. Besides
+the model this module walks its shape: every leaf key (for the table of reload classes and the
+documentation) and the keys that may stand at a path (for "did you mean").
 """
 
-from datetime import datetime
-from enum import StrEnum
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr
+from pydantic.fields import FieldInfo
 
-from app.config_units import ByteSize, Duration, SizeOrShare, duration_within, size_within
+from app.config_dynamo import DynamoSettings
+from app.config_findings import KeyPath
+from app.config_sections import (
+    BACKENDS_MAX,
+    AdminSettings,
+    ApiKeysSettings,
+    BackendSettings,
+    CircuitBreakerSettings,
+    DisaggregatedServingSettings,
+    HealthCheckSettings,
+    LoggingSettings,
+    MetricsSettings,
+    RequestSettings,
+    Section,
+    ServerSettings,
+)
+from app.config_storage import AuditSettings, CheckpointSettings, LogSettings, ShadowSettings
 
-NAME_CHARACTERS_MAX = 128
-BACKENDS_MAX = 1024
-MODELS_PER_BACKEND_MAX = 1024
-API_KEYS_MAX = 65_536
-TEXT_CHARACTERS_MAX = 4096
-
-Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)]
-Text = Annotated[str, Field(max_length=TEXT_CHARACTERS_MAX)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+MASK = "***"
+"""What stands in a read-back where a secret is set."""
 
 
-class Section(BaseModel):
-    """A part of the file. An empty section (`kv:` and nothing below) means all its defaults."""
+class Config(Section):
+    """The whole configuration file."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
+    server: ServerSettings = Field(default=ServerSettings(), description="Where the public API listens.")
+    backends: tuple[BackendSettings, ...] = Field(
+        default=(), max_length=BACKENDS_MAX, description="OpenAI-wire servers, shim replicas among them."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_means_defaults(cls, data: object) -> object:
-        return {} if data is None else data
-
-
-def _one_or_many(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-class ServerSettings(Section):
-    """Where the public API listens."""
-
-    bind_address: Annotated[
-        tuple[Text, ...], BeforeValidator(_one_or_many), Field(min_length=1, max_length=16)
-    ] = Field(
-        default=("127.0.0.1:8080",),
-        description="host:port, [v6]:port or unix:/path; one or a list of up to 16. Port 0 takes a free one.",
+    api_keys: ApiKeysSettings = Field(default=ApiKeysSettings(), description="Client keys.")
+    health_checks: HealthCheckSettings = Field(
+        default=HealthCheckSettings(), description="Probes of backends."
     )
-    body_bytes_max: Annotated[ByteSize, size_within("1KiB", "1GiB")] = Field(
-        default=ByteSize(16 << 20), description="Largest request body, bytes; larger ones get 413. 1KiB to 1GiB."
+    circuit_breaker: CircuitBreakerSettings = Field(
+        default=CircuitBreakerSettings(), description="When a failing backend is left alone."
     )
-    workers: int | None = Field(default=None, ge=0, description="Ignored here: use `picklog serve --routers N`.")
-    connection_pool_size: int | None = Field(default=None, ge=0, description="Ignored here.")
-    socket_mode: str | int | None = Field(default=None, description="Ignored here: sockets are owner-only.")
-
-
-class BackendSettings(Section):
-    """One OpenAI-wire server: a shim replica, or an ordinary backend for the unified fallback."""
-
-    name: Name = Field(description="Unique name, printable ASCII, up to 128 characters; shown in X-Continuum-Backend.")
-    url: Text = Field(description="http(s)://host[:port][/prefix], without credentials and without /v1 at the end.")
-    type: str = Field(default="openai", description="openai is the only type of this router.")
-    role: str = Field(default="unified", description="unified is the only role of this router.")
-    models: tuple[Name, ...] = Field(
-        default=(), max_length=MODELS_PER_BACKEND_MAX, description="Model ids that it serves; empty: what it lists."
+    request: RequestSettings = Field(default=RequestSettings(), description="Deadlines and tries.")
+    disaggregated_serving: DisaggregatedServingSettings = Field(
+        default=DisaggregatedServingSettings(), description="The pinned path."
     )
-    api_key: SecretStr | None = Field(default=None, description='Sent as a bearer token; write "${NAME}". Masked.')
-    enabled: bool = Field(default=True, description="false takes it out without deleting it.")
-    internal: bool = Field(default=False, description="true hides it from clients and from shim pools.")
-    weight: float | None = Field(default=None, ge=0, description="Ignored here: no balancing strategies.")
-    retry_override: dict[str, Any] | None = Field(default=None, description="Ignored here.")
-    rate_limit: dict[str, Any] | int | None = Field(default=None, description="Ignored here.")
-    responses_api: str | None = Field(default=None, description="Ignored here: /v1/responses is not served yet.")
-
-
-class ApiKeyMode(StrEnum):
-    PERMISSIVE = "permissive"
-    BLOCKING = "blocking"
-
-
-class ApiKeySettings(Section):
-    """One client key."""
-
-    key: Annotated[SecretStr, Field(min_length=1, max_length=TEXT_CHARACTERS_MAX)] = Field(
-        description="The secret that clients send as a bearer token. Masked."
+    dynamo: DynamoSettings = Field(default=DynamoSettings(), description="The Dynamo fleet.")
+    log: LogSettings = Field(default=LogSettings(), description="The event log.")
+    checkpoints: CheckpointSettings = Field(
+        default=CheckpointSettings(), description="Fold state written aside."
     )
-    id: Name = Field(description="Unique public name of the key.")
-    name: Text | None = Field(default=None, description="Free text.")
-    user_id: Text | None = Field(default=None, description="Free text.")
-    organization_id: Text | None = Field(default=None, description="Free text.")
-    scopes: tuple[Name, ...] = Field(default=(), max_length=16, description="read, write, files, admin; not used yet.")
-    rate_limit: int | None = Field(default=None, ge=0, description="Ignored here: no rate limits.")
-    enabled: bool = Field(default=True, description="A disabled key counts as unknown.")
-    expires_at: datetime | None = Field(default=None, description="ISO 8601 time with offset; later it is unknown.")
-    allowed_backends: tuple[Name, ...] | None = Field(
-        default=None, max_length=BACKENDS_MAX, description="Names from `backends`; absent: all of them."
+    audit: AuditSettings = Field(default=AuditSettings(), description="SQL record; not in this release.")
+    shadow: ShadowSettings = Field(
+        default=ShadowSettings(), description="Second picker; not in this release."
     )
+    admin: AdminSettings = Field(default=AdminSettings(), description="The /admin interface.")
+    logging: LoggingSettings = Field(default=LoggingSettings(), description="The process log.")
+    metrics: MetricsSettings = Field(default=MetricsSettings(), description="GET /metrics.")
+    cache: Any = Field(default=None, description="Ignored here.")
+    retry: Any = Field(default=None, description="Ignored here: see request.max_retries.")
+    global_prompts: Any = Field(default=None, description="Not in this release.")
+    kv_cache_index: Any = Field(default=None, description="Not in this release.")
+    selection_strategy: Any = Field(default=None, description="Ignored here: picks decide.")
+    rate_limits: Any = Field(default=None, description="Ignored here: no rate limits.")
 
 
-class ApiKeysSettings(Section):
-    """Who may use the public API."""
-
-    mode: ApiKeyMode = Field(
-        default=ApiKeyMode.PERMISSIVE,
-        description="permissive: a key is not needed, a known one is recognised; blocking: 401 without a known key.",
-    )
-    keys: tuple[ApiKeySettings, ...] = Field(default=(), max_length=API_KEYS_MAX, description="The keys.")
-    file: Text | None = Field(default=None, description="YAML file with further `keys`, up to 1 MiB.")
-
-
-class HealthCheckSettings(Section):
-    """How backends are probed."""
-
-    enabled: bool = Field(default=True, description="false takes every enabled backend for healthy.")
-    interval: Annotated[Duration, duration_within("100ms", "1h")] = Field(
-        default=Duration(30_000_000), description="Between two checks of one backend. 100ms to 1h."
-    )
-    timeout: Annotated[Duration, duration_within("10ms", "5m")] = Field(
-        default=Duration(10_000_000), description="A check that takes longer has failed. 10ms to 5m."
-    )
-    unhealthy_threshold: int = Field(default=3, ge=1, le=100, description="Failures in a row that mean down. 1 to 100.")
-    healthy_threshold: int = Field(default=2, ge=1, le=100, description="Successes in a row that mean up. 1 to 100.")
-    path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)] = Field(
-        default="/v1/models", description="Path of the check; also answers which models a backend serves."
-    )
-    warmup_check_interval: Annotated[Duration, duration_within("100ms", "1h")] = Field(
-        default=Duration(1_000_000), description="Between checks of a backend that answered 503. 100ms to 1h."
-    )
-    max_warmup_duration: Annotated[Duration, duration_within("0s", "1d")] = Field(
-        default=Duration(300_000_000), description="How long 503 means warming up, not down. 0s to 1d."
-    )
+def leaf_keys(
+    model: type[Section] = Config, above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every leaf key of the shape in order; list positions are `[]`: `("backends", "[]", "url")`."""
+    for name, field in model.model_fields.items():
+        below, is_list = section_of(field.annotation)
+        path = (*above, name, "[]") if is_list else (*above, name)
+        if below is None:
+            yield (*above, name), field
+        else:
+            yield from leaf_keys(below, path)
 
 
-class CircuitBreakerSettings(Section):
-    """When a failing backend is left alone."""
-
-    enabled: bool = Field(default=True, description="false never opens a breaker.")
-    failure_threshold: int = Field(default=5, ge=1, le=1000, description="Failures in a row that open it. 1 to 1000.")
-    open_for: Annotated[Duration, duration_within("100ms", "1h")] = Field(
-        default=Duration(30_000_000), description="How long it stays open before a trial. 100ms to 1h."
-    )
-    half_open_requests: int = Field(default=1, ge=1, le=100, description="Trial requests at one time. 1 to 100.")
-
-
-class RequestSettings(Section):
-    """Deadlines and tries of one client request."""
-
-    timeout: Annotated[Duration, duration_within("100ms", "1d")] = Field(
-        default=Duration(600_000_000), description="From acceptance to the last byte. 100ms to 1d."
-    )
-    connect_timeout: Annotated[Duration, duration_within("10ms", "5m")] = Field(
-        default=Duration(5_000_000), description="To open a connection to a backend. 10ms to 5m."
-    )
-    first_byte_timeout: Annotated[Duration, duration_within("100ms", "1d")] = Field(
-        default=Duration(300_000_000), description="From the sent request to the head of the answer. 100ms to 1d."
-    )
-    max_retries: int = Field(
-        default=2, ge=0, le=64, description="Further replicas tried with the same pins. 0 to 64."
-    )
+def keys_allowed_at(keys: KeyPath) -> tuple[str, ...]:
+    """The keys that a mapping at that path may hold; empty where no section is."""
+    model: type[Section] | None = Config
+    for key in keys:
+        if isinstance(key, int):
+            continue
+        field = None if model is None else model.model_fields.get(key)
+        model = None if field is None else section_of(field.annotation)[0]
+    return () if model is None else tuple(model.model_fields)
 
 
-class DisaggregatedServingSettings(Section):
-    """The path through a direct-mode frontend with pinned workers."""
-
-    enabled: bool = Field(default=False, description="true sends chats of Dynamo models through the shim.")
-    fallback_to_unified: bool = Field(
-        default=False, description="true lets a failed pinned request go once to another backend, without pins."
-    )
-
-
-class AuthMethod(StrEnum):
-    NONE = "none"
-    BEARER_TOKEN = "bearer_token"
-    BASIC = "basic"
-    API_KEY = "api_key"
-
-
-class AdminAuthSettings(Section):
-    """How `/admin` callers prove themselves."""
-
-    method: AuthMethod = Field(
-        default=AuthMethod.NONE, description="none (loopback binds only), bearer_token, basic or api_key."
-    )
-    token: SecretStr | None = Field(default=None, description="For bearer_token: `Authorization: Bearer`. Masked.")
-    username: Text | None = Field(default=None, description="For basic.")
-    password: SecretStr | None = Field(default=None, description="For basic. Masked.")
-    api_key: SecretStr | None = Field(default=None, description="For api_key: header `X-API-Key`. Masked.")
+def section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
+    """The section class behind an annotation, and whether it is the item of a list."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return section_of(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        for part in get_args(annotation):
+            found = section_of(part)
+            if found[0] is not None:
+                return found
+        return None, False
+    if origin is tuple:
+        return section_of(get_args(annotation)[0])[0], True
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation, False
+    return None, False
 
 
-class AdminSettings(Section):
-    """The `/admin` interface."""
+def plain_settings(value: object, *, masked: bool) -> Any:
+    """The configuration as plain data, every default spelled out, in declaration order.
 
-    auth: AdminAuthSettings = Field(default=AdminAuthSettings(), description="Authentication.")
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-def _level_name(value: object) -> object:
-    if not isinstance(value, str):
+    masked: true puts `MASK` where a secret is set; false reveals it (only ever for building the next
+    configuration, never for output).
+    """
+    if isinstance(value, SecretStr):
+        return MASK if masked else value.get_secret_value()
+    if isinstance(value, Section):
+        return {
+            name: plain_settings(getattr(value, name), masked=masked) for name in type(value).model_fields
+        }
+    if isinstance(value, Mapping):
+        return {str(key): plain_settings(item, masked=masked) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_settings(item, masked=masked) for item in value]
+    if value is None or isinstance(value, bool | int | float):
         return value
-    return {"warn": "warning", "trace": "debug"}.get(value.strip().lower(), value.strip().lower())
-
-
-class LogFormat(StrEnum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class LoggingSettings(Section):
-    """The process log on stderr (not the event log)."""
-
-    level: Annotated[LogLevel, BeforeValidator(_level_name)] = Field(
-        default=LogLevel.INFO, description="debug, info, warning or error."
-    )
-    format: LogFormat = Field(default=LogFormat.TEXT, description="text for people, json for collectors.")
-
-
-class MetricsSettings(Section):
-    """`GET /metrics`."""
-
-    enabled: bool = Field(default=True, description="false answers 404.")
-    endpoint: Text | None = Field(default=None, description="Ignored here: always /metrics.")
-    cardinality_limit: dict[str, Any] | None = Field(default=None, description="Ignored here: label sets are closed.")
-    optional_metrics: dict[str, Any] | None = Field(default=None, description="Ignored here.")
-
-
-class LogKind(StrEnum):
-    SEGMENTS = "segments"
-    KAFKA = "kafka"
-
-
-class QuestionDetail(StrEnum):
-    MATCHED = "matched"
-    FULL = "full"
-
-
-class FsyncSettings(Section):
-    """Group commit: whichever comes first."""
-
-    every_ms: int = Field(default=2, ge=0, le=1000, description="Longest wait of a group commit, ms. 0 to 1000.")
-    every_bytes: Annotated[ByteSize, size_within("4KiB", "64MiB")] = Field(
-        default=ByteSize(1 << 20), description="Bytes that end the wait. 4KiB to 64MiB."
-    )
-
-
-class RetentionSettings(Section):
-    """How much of the log is kept: whichever is less."""
-
-    age: Annotated[Duration, duration_within("1m", "3650d")] = Field(
-        default=Duration(7 * 86_400_000_000), description="Log time kept. 1m to 3650d; under 24h warns."
-    )
-    bytes: SizeOrShare = Field(
-        default=SizeOrShare(None, 25), description="A size, or a share of the file system such as 25%."
-    )
-
-
-class RawSettings(Section):
-    """Frames as received, kept beside the log; never for raw vLLM events."""
-
-    enabled: bool = Field(default=True, description="false keeps none; `whatif --redecode` then has nothing to read.")
-    age: Annotated[Duration, duration_within("1s", "365d")] = Field(
-        default=Duration(3_600_000_000), description="Log time kept. 1s to 365d."
-    )
-    bytes: SizeOrShare = Field(
-        default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
-    )
-
-
-class KafkaSecuritySettings(Section):
-    """Connection to Kafka."""
-
-    protocol: Text = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
-    mechanism: Text | None = Field(default=None, description="SASL mechanism.")
-    username: Text | None = Field(default=None, description="SASL user.")
-    password: SecretStr | None = Field(default=None, description="SASL password. Masked.")
-    ca_cert: Text | None = Field(default=None, description="PEM file of the authority.")
-    client_cert: Text | None = Field(default=None, description="PEM file.")
-    client_key: SecretStr | None = Field(default=None, description="PEM file. Masked.")
-
-
-class KafkaSettings(Section):
-    """The log on Kafka; not in this release."""
-
-    bootstrap_servers: tuple[Text, ...] = Field(default=(), max_length=64, description="host:port of brokers.")
-    topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
-    raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames.")
-    audit_topic: Name = Field(default="picklog.audit", description="Topic of audit messages.")
-    replication_factor: int = Field(default=3, ge=1, le=100, description="Of topics that are created. 1 to 100.")
-    spool_bytes: ByteSize = Field(default=ByteSize(4 << 30), description="Ceiling of the owner's spool.")
-    allow_unsafe: bool = Field(default=False, description="true only warns about unsafe topic settings.")
-    security: KafkaSecuritySettings = Field(default=KafkaSecuritySettings(), description="TLS and SASL.")
-
-
-class LogSettings(Section):
-    """The event log."""
-
-    kind: LogKind = Field(default=LogKind.SEGMENTS, description="segments (embedded); kafka is not in this release.")
-    fsync: FsyncSettings = Field(default=FsyncSettings(), description="Group commit.")
-    retention: RetentionSettings = Field(default=RetentionSettings(), description="What is kept.")
-    raw: RawSettings = Field(default=RawSettings(), description="Raw frames.")
-    questions: QuestionDetail = Field(
-        default=QuestionDetail.MATCHED, description="matched, or full: all block hashes of each question."
-    )
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka; not in this release.")
-
-
-class CheckpointSettings(Section):
-    """Fold state written aside, so that a start takes seconds."""
-
-    every: Annotated[Duration, duration_within("1s", "1d")] = Field(
-        default=Duration(60_000_000), description="Log time between checkpoints. 1s to 1d."
-    )
-    keep: int = Field(default=3, ge=1, le=1000, description="Newest ones kept, besides one an hour and one a day.")
-    bytes: SizeOrShare = Field(
-        default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
-    )
-
-
-class AuditSettings(Section):
-    """The SQL record of picks; not in this release."""
-
-    url: SecretStr = Field(
-        default=SecretStr("sqlite+aiosqlite:///{data}/audit.sqlite"),
-        description="SQLAlchemy address; may hold a password, so it is masked.",
-    )
-    retention: Duration = Field(default=Duration(30 * 86_400_000_000), description="Age of kept rows.")
-    candidates: int = Field(default=2, ge=0, le=65_536, description="Candidate rows a pick, besides the winner.")
-
-
-class ShadowSettings(Section):
-    """A second picker that decides and is logged, never acts; not in this release."""
-
-    config: Text | None = Field(default=None, description="Configuration file of the shadow.")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

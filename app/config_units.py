@@ -58,7 +58,9 @@ class _UnitText:
         raise NotImplementedError
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls.read, serialization=core_schema.plain_serializer_function_ser_schema(str)
         )
@@ -83,12 +85,16 @@ class Duration(_UnitText):
         if isinstance(value, Duration):
             return value
         if not isinstance(value, str) or len(value) > UNIT_TEXT_CHARACTERS_MAX:
-            raise ValueError("is not a duration; write a number with us, ms, s, m, h or d, such as 500ms or 3s")
+            raise ValueError(
+                "is not a duration; write a number with us, ms, s, m, h or d, such as 500ms or 3s"
+            )
         text, position, total_us = value.strip(), 0, 0
         while position < len(text) or position == 0:
             part = _DURATION_PART.match(text, position)
             if part is None:
-                raise ValueError("is not a duration; write a number with us, ms, s, m, h or d, such as 500ms or 3s")
+                raise ValueError(
+                    "is not a duration; write a number with us, ms, s, m, h or d, such as 500ms or 3s"
+                )
             whole, fraction, unit = part.groups()
             scaled = int(whole + (fraction or "")) * _DURATION_US[unit]
             total_us += scaled // 10 ** len(fraction or "")
@@ -124,7 +130,9 @@ class ByteSize(_UnitText):
             return cls(value)
         parsed = _SIZE_TEXT.fullmatch(value.strip()) if isinstance(value, str) else None
         if parsed is None:
-            raise ValueError("is not a size; write whole bytes or a number with KiB, MiB, GiB or TiB, such as 16MiB")
+            raise ValueError(
+                "is not a size; write whole bytes or a number with KiB, MiB, GiB or TiB, such as 16MiB"
+            )
         count = int(parsed.group(1)) * _SIZE_BYTES[parsed.group(2) or "B"]
         if count > SIZE_BYTES_MAX:
             raise ValueError("is larger than 2^60 bytes")

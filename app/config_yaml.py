@@ -1,9 +1,10 @@
 """YAML text to plain data with the line of every key, under ceilings.
 
 The loader is the safe one of PyYAML, further narrowed: one document, no tags beyond the plain scalars, no
-duplicate keys, bounded size, depth, number of nodes and expanded aliases. Parser events are counted before any
-node is built, so neither deep nesting nor an alias bomb costs memory. Timestamps and base-60 numbers (`12:30`)
-stay text. Whatever the text, the only exception that leaves is `ConfigError`, and it never quotes the text.
+duplicate keys, bounded size, depth, number of nodes and expanded aliases. Parser events are counted
+before any node is built, so neither deep nesting nor an alias bomb costs memory. Timestamps and base-60
+numbers (`12:30`) stay text. Whatever the text, the only exception that leaves is `ConfigError`, and it
+never quotes the text.
 """
 
 import re
@@ -33,7 +34,9 @@ def parse_yaml(text: bytes, source: str) -> tuple[object, Places]:
     Raises ConfigError; nothing else, for any bytes.
     """
     if len(text) > FILE_BYTES_MAX:
-        raise _refusal(source, None, f"the file is larger than {FILE_BYTES_MAX // 1024} KiB", "split it or trim it")
+        raise _refusal(
+            source, None, f"the file is larger than {FILE_BYTES_MAX // 1024} KiB", "split it or trim it"
+        )
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,18 +48,22 @@ def parse_yaml(text: bytes, source: str) -> tuple[object, Places]:
         reader = _NodeReader(source)
         data = {} if node is None else reader.read(node, (), 0)
     except yaml.YAMLError as error:
-        raise _refusal(source, _error_line(error), _error_words(error), "check indentation and quoting") from None
+        raise _refusal(
+            source, _error_line(error), _error_words(error), "check indentation and quoting"
+        ) from None
     except RecursionError:
-        raise _refusal(source, None, "the YAML refers to itself or is nested too deeply", "write it out") from None
+        raise _refusal(
+            source, None, "the YAML refers to itself or is nested too deeply", "write it out"
+        ) from None
     return ({} if data is None else data), reader.places
 
 
 def parse_scalar(text: str, source: str) -> object:
     """One value from the environment or a command line.
 
-    Text that starts with a bracket, a brace or a quote is read as YAML; `null` and `~` mean no value; all other
-    text stays as it is, so that a password of digits stays a password (numbers and booleans are read by the key's
-    own type). Raises ConfigError where bracketed text is not YAML.
+    Text that starts with a bracket, a brace or a quote is read as YAML; `null` and `~` mean no value; all
+    other text stays as it is, so that a password of digits stays a password (numbers and booleans are
+    read by the key's own type). Raises ConfigError where bracketed text is not YAML.
     """
     stripped = text.strip()
     if stripped in ("null", "~"):
@@ -74,9 +81,13 @@ def _check_events(text: str, source: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEPTH_MAX:
-            raise _refusal(source, event.start_mark.line + 1, f"nested more than {DEPTH_MAX} deep", "flatten it")
+            raise _refusal(source, _event_line(event), f"nested more than {DEPTH_MAX} deep", "flatten it")
         if count > EVENTS_MAX:
-            raise _refusal(source, event.start_mark.line + 1, f"more than {EVENTS_MAX} values", "trim the file")
+            raise _refusal(source, _event_line(event), f"more than {EVENTS_MAX} values", "trim the file")
+
+
+def _event_line(event: yaml.Event) -> int | None:
+    return None if event.start_mark is None else event.start_mark.line + 1
 
 
 class _NodeReader:
@@ -91,9 +102,13 @@ class _NodeReader:
     def read(self, node: yaml.Node, keys: KeyPath, depth: int) -> object:
         self._nodes += 1
         if self._nodes > NODES_MAX:
-            raise self._refuse(node, f"aliases expand to more than {NODES_MAX} values", "write the values out", keys)
+            raise self._refuse(
+                node, f"aliases expand to more than {NODES_MAX} values", "write the values out", keys
+            )
         if depth > DEPTH_MAX:
-            raise self._refuse(node, "the YAML refers to itself or is nested too deeply", "write it out", keys)
+            raise self._refuse(
+                node, "the YAML refers to itself or is nested too deeply", "write it out", keys
+            )
         self.places.known.setdefault(keys, Place(self.source, node.start_mark.line + 1))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, keys, depth)

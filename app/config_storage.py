@@ -1,0 +1,136 @@
+"""The sections about what is kept: the event log, checkpoints, the SQL record, the shadow picker.
+
+Keys and defaults: contract, section 6. `log.kafka`, `audit` and `shadow` are read and checked, but their
+features are not in this release; `config_rules` says so.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, SecretStr
+
+from app.config_sections import Name, Section, Text
+from app.config_units import ByteSize, Duration, SizeOrShare, duration_within, size_within
+
+
+class LogKind(StrEnum):
+    SEGMENTS = "segments"
+    KAFKA = "kafka"
+
+
+class QuestionDetail(StrEnum):
+    MATCHED = "matched"
+    FULL = "full"
+
+
+class FsyncSettings(Section):
+    """Group commit: whichever comes first."""
+
+    every_ms: int = Field(
+        default=2, ge=0, le=1000, description="Longest wait of a group commit, ms. 0 to 1000."
+    )
+    every_bytes: Annotated[ByteSize, size_within("4KiB", "64MiB")] = Field(
+        default=ByteSize(1 << 20), description="Bytes that end the wait. 4KiB to 64MiB."
+    )
+
+
+class RetentionSettings(Section):
+    """How much of the log is kept: whichever is less."""
+
+    age: Annotated[Duration, duration_within("1m", "3650d")] = Field(
+        default=Duration(7 * 86_400_000_000), description="Log time kept. 1m to 3650d; under 24h warns."
+    )
+    bytes: SizeOrShare = Field(
+        default=SizeOrShare(None, 25), description="A size, or a share of the file system such as 25%."
+    )
+
+
+class RawSettings(Section):
+    """Frames as received, kept beside the log; never for raw vLLM events."""
+
+    enabled: bool = Field(
+        default=True, description="false keeps none; `whatif --redecode` then has nothing to read."
+    )
+    age: Annotated[Duration, duration_within("1s", "365d")] = Field(
+        default=Duration(3_600_000_000), description="Log time kept. 1s to 365d."
+    )
+    bytes: SizeOrShare = Field(
+        default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
+    )
+
+
+class KafkaSecuritySettings(Section):
+    """Connection to Kafka."""
+
+    protocol: Text = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
+    mechanism: Text | None = Field(default=None, description="SASL mechanism.")
+    username: Text | None = Field(default=None, description="SASL user.")
+    password: SecretStr | None = Field(default=None, description="SASL password. Masked.")
+    ca_cert: Text | None = Field(default=None, description="PEM file of the authority.")
+    client_cert: Text | None = Field(default=None, description="PEM file.")
+    client_key: SecretStr | None = Field(default=None, description="PEM file. Masked.")
+
+
+class KafkaSettings(Section):
+    """The log on Kafka; not in this release."""
+
+    bootstrap_servers: tuple[Text, ...] = Field(
+        default=(), max_length=64, description="host:port of brokers."
+    )
+    topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
+    raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames.")
+    audit_topic: Name = Field(default="picklog.audit", description="Topic of audit messages.")
+    replication_factor: int = Field(
+        default=3, ge=1, le=100, description="Of topics that are created. 1 to 100."
+    )
+    spool_bytes: ByteSize = Field(default=ByteSize(4 << 30), description="Ceiling of the owner's spool.")
+    allow_unsafe: bool = Field(default=False, description="true only warns about unsafe topic settings.")
+    security: KafkaSecuritySettings = Field(default=KafkaSecuritySettings(), description="TLS and SASL.")
+
+
+class LogSettings(Section):
+    """The event log."""
+
+    kind: LogKind = Field(
+        default=LogKind.SEGMENTS, description="segments (embedded); kafka is not in this release."
+    )
+    fsync: FsyncSettings = Field(default=FsyncSettings(), description="Group commit.")
+    retention: RetentionSettings = Field(default=RetentionSettings(), description="What is kept.")
+    raw: RawSettings = Field(default=RawSettings(), description="Raw frames.")
+    questions: QuestionDetail = Field(
+        default=QuestionDetail.MATCHED, description="matched, or full: all block hashes of each question."
+    )
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka; not in this release.")
+
+
+class CheckpointSettings(Section):
+    """Fold state written aside, so that a start takes seconds."""
+
+    every: Annotated[Duration, duration_within("1s", "1d")] = Field(
+        default=Duration(60_000_000), description="Log time between checkpoints. 1s to 1d."
+    )
+    keep: int = Field(
+        default=3, ge=1, le=1000, description="Newest ones kept, besides one an hour and one a day."
+    )
+    bytes: SizeOrShare = Field(
+        default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
+    )
+
+
+class AuditSettings(Section):
+    """The SQL record of picks; not in this release."""
+
+    url: SecretStr = Field(
+        default=SecretStr("sqlite+aiosqlite:///{data}/audit.sqlite"),
+        description="SQLAlchemy address; may hold a password, so it is masked.",
+    )
+    retention: Duration = Field(default=Duration(30 * 86_400_000_000), description="Age of kept rows.")
+    candidates: int = Field(
+        default=2, ge=0, le=65_536, description="Candidate rows a pick, besides the winner."
+    )
+
+
+class ShadowSettings(Section):
+    """A second picker that decides and is logged, never acts; not in this release."""
+
+    config: Text | None = Field(default=None, description="Configuration file of the shadow.")
