@@ -288,7 +288,7 @@ class ZmtpMachine:
         """Make room for bytes that have arrived: the next power of two, never by what was declared."""
         if needed > len(self._buffer):
             grown = bytearray(1 << (needed - 1).bit_length())
-            grown[: self._filled] = memoryview(self._buffer)[: self._filled]
+            grown[: len(self._buffer)] = self._buffer
             self._buffer = grown
 
     def _obey(self, body: bytes) -> None:
