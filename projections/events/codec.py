@@ -81,6 +81,14 @@ def check_word(data: bytes) -> int:
     return word
 
 
+def peek_kind(data: bytes) -> int:
+    """The kind of record bytes without decoding them; 0 where there is none. Not verified."""
+    head = data[_SCHEMA.size] if len(data) > _SCHEMA.size + 3 else 0
+    if 0x90 <= head <= 0x9F:  # fixarray: the kind, a small integer, follows
+        return data[_SCHEMA.size + 1]
+    return data[_SCHEMA.size + 3] if head == 0xDC else 0  # array16
+
+
 def decode_record(offset: int, data: bytes) -> Record:
     """The record at `offset`. Raises RecordRefused, nothing else, for any bytes."""
     size = len(data)
