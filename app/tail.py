@@ -107,7 +107,9 @@ class TickNote(NamedTuple):
 class Tail:
     """See the module's text. `replica` is the id that this process pings with."""
 
-    def __init__(self, fold: Fold, replica: bytes, now_us: int, *, condemned: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, fold: Fold, replica: bytes, now_us: int, *, condemned: frozenset[int] = frozenset()
+    ) -> None:
         self.fold = fold
         self.replica = replica
         self.stopped = StopReason.NONE
@@ -281,7 +283,9 @@ class Tail:
             self._agreed_offset = tick.noted_offset
             return []
         self.stopped = StopReason.DISAGREED
-        differing = [mine[0] for mine, other in zip(ours.digests, theirs.digests, strict=False) if mine != other]
+        differing = [
+            mine[0] for mine, other in zip(ours.digests, theirs.digests, strict=False) if mine != other
+        ]
         self.stopped_detail = f"at offset {tick.noted_offset}: {', '.join(differing) or 'records read'}"
         return [Restart("disagreed", self._agreed_offset, self._condemned)]
 
@@ -308,7 +312,11 @@ class Tail:
             except RecordRefused:
                 continue
             fact = record.fact
-            if record.kind == Kind.RECORD_CONDEMNED and isinstance(fact, RecordCondemned) and record.epoch > 0:
+            if (
+                record.kind == Kind.RECORD_CONDEMNED
+                and isinstance(fact, RecordCondemned)
+                and record.epoch > 0
+            ):
                 offsets = self._condemned | {fact.offset}
                 if fact.offset == self._poison_offset:
                     return Restart("condemned", self._poison_offset - 1, frozenset(offsets))

@@ -108,7 +108,9 @@ def skim(
         if on_progress is not None and count % 8192 == 0:
             on_progress(offset)
     pairs.sort()
-    return Skim(array("q", (a for a, _ in pairs)), array("q", (o for _, o in pairs)), frozenset(condemned), count)
+    return Skim(
+        array("q", (a for a, _ in pairs)), array("q", (o for _, o in pairs)), frozenset(condemned), count
+    )
 
 
 def _fact_at(offset: int, data: bytes) -> object:
@@ -180,7 +182,11 @@ class Replay:
     """
 
     def __init__(
-        self, reader: LogReader, checkpoints: CheckpointStore | None, start: int | None = None, stop: int | None = None
+        self,
+        reader: LogReader,
+        checkpoints: CheckpointStore | None,
+        start: int | None = None,
+        stop: int | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
@@ -195,7 +201,9 @@ class Replay:
         if not found.offsets:
             return
         fold, base = self._base(found.as_ofs[0], found.condemned)
-        scout = _Scout(self._reader, max(min(found.as_ofs[0] + 1, found.offsets[0]), self._reader.first_offset()))
+        scout = _Scout(
+            self._reader, max(min(found.as_ofs[0] + 1, found.offsets[0]), self._reader.first_offset())
+        )
         cursor = records_of(self._reader, max(base + 1, self._reader.first_offset()))
         waiting: tuple[int, bytes] | None = None
         stopped = False

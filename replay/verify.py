@@ -58,7 +58,9 @@ def compare(asked: Asked) -> Difference | None:
     try:
         repeated = repeat(asked)
     except Exception as problem:  # any failure of a picker is a finding, and the walk goes on
-        return _difference(asked, "outcome", encode_value(recorded).hex(), f"{type(problem).__name__}: {problem}", ())
+        return _difference(
+            asked, "outcome", encode_value(recorded).hex(), f"{type(problem).__name__}: {problem}", ()
+        )
     if encode_value(repeated) == encode_value(recorded):
         return None
     field, mine, theirs = _first_field("outcome", recorded, repeated)
@@ -89,7 +91,9 @@ def verify(
             first = first if first is not None and first.offset < found.offset else found
     unverifiable = reasons.total()
     records = replay.skimmed.records if replay.skimmed is not None else 0
-    return Report(equal + different + unverifiable, equal, different, unverifiable, dict(reasons), records, first)
+    return Report(
+        equal + different + unverifiable, equal, different, unverifiable, dict(reasons), records, first
+    )
 
 
 def _difference(
@@ -126,4 +130,3 @@ def _first_row(path: str, recorded: list[CandidateRow], repeated: list[Candidate
 
 def _text(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
-

@@ -1,0 +1,109 @@
+"""The shell of `app.tail`: reads committed batches, lets the machine fold them in slices.
+
+One task per process. It gives the event loop back after every millisecond of folding, so
+that requests are served while a long log is caught up with, and waits for the log only
+when nothing is left to fold. Reading is plain file I/O on pages that were just written;
+it is bounded by `READ_BYTES` a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Tail
+from projections.events.ports import LogReader
+from projections.notices import Notice
+
+READ_BYTES = 1 << 20
+SLICE_RECORDS = 512  # about a millisecond of folding
+WAIT_S = 0.5
+
+log = structlog.get_logger("picklog.tail")
+
+
+def monotonic_us() -> int:
+    """This process's monotonic time, microseconds; the only clock that a tail is given."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+class LogTail:
+    """Runs one `Tail` on one reader.
+
+    on_ping(number, as_of): append a ping; None for a process that does not write.
+    on_notices: told the notices of each slice. on_folded: called after each slice.
+    on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        tail: Tail,
+        *,
+        on_ping: Callable[[int, int], None] | None,
+        on_notices: Callable[[tuple[Notice, ...]], None],
+        on_folded: Callable[[], None],
+        on_condemn: Callable[[int, str], None] | None = None,
+    ) -> None:
+        self.reader = reader
+        self.tail = tail
+        self.restart: Restart | None = None
+        self._on_ping = on_ping
+        self._on_notices = on_notices
+        self._on_folded = on_folded
+        self._on_condemn = on_condemn
+
+    async def run(self) -> Restart:
+        """Fold until the fold has to be started anew; returns why. Cancel to stop.
+
+        Raises LogCorrupt, and OffsetGone when retention overtook this reader.
+        """
+        while self.restart is None:
+            if not self.step():
+                await self.reader.wait(self.tail.next_offset, WAIT_S)
+            else:
+                await asyncio.sleep(0)
+        return self.restart
+
+    def step(self) -> bool:
+        """Read and fold one slice; False when there was nothing to do."""
+        tail = self.tail
+        now = monotonic_us()
+        read = 0
+        if tail.wants_more and tail.queued_records < SLICE_RECORDS:
+            batches = self.reader.read(tail.next_offset, READ_BYTES)
+            read = len(batches)
+            self._carry_out(tail.on_batches(batches, now))
+        if tail.queued_records:
+            self._carry_out(tail.work(monotonic_us(), SLICE_RECORDS))
+            self._on_folded()
+            return True
+        if not read:
+            tail.on_end(now)
+        return bool(read)
+
+    def tick(self) -> None:
+        """Let the machine look at the time; call at least twice a second."""
+        self._carry_out(self.tail.on_tick(monotonic_us()))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Noticed):
+                self._on_notices(effect.notices)
+            elif isinstance(effect, AppendPing):
+                if self._on_ping is not None:
+                    self._on_ping(effect.number, effect.as_of)
+            elif isinstance(effect, ProposeCondemned):
+                log.error(
+                    "a record cannot be applied, the fold stops before it",
+                    offset=effect.offset,
+                    cause=effect.detail,
+                )
+                if self._on_condemn is not None:
+                    self._on_condemn(effect.offset, effect.detail)
+            else:
+                log.error("the fold starts anew", reason=effect.reason, before=effect.before)
+                self.restart = effect

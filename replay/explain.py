@@ -1,0 +1,268 @@
+"""One pick as a document: what was asked, every candidate, who won and by how much.
+
+The document's shape is part of the public contract (keys may be added). Candidates are
+recomputed from the log, all of them, not only the best that the record keeps; then the
+whole outcome is compared, so a document that says "equal" is what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from projections.events.codec import RecordRefused, decode_record, peek_kind
+from projections.events.envelope import LANE
+from projections.events.kinds import Kind
+from projections.events.picks import (
+    AbsentCause,
+    DispatchEnded,
+    EndStatus,
+    Fault,
+    Outcome,
+    Phase,
+    PhaseOutcome,
+    PickMade,
+    PickReason,
+)
+from projections.events.ports import CheckpointStore, LogReader
+from replay.engine import Asked, Replay, records_of
+from replay.verify import compare
+from router.picker.pick import candidate_table
+from router.picker.rows import CandidateRow, unpack_rows
+
+WINDOW_RECORDS = 1 << 16
+END_WINDOW_RECORDS = 1 << 20  # how far beyond a pick its end is looked for
+Times = Callable[[int], str]
+
+
+class PickNotFound(LookupError):
+    """No pick in the log answers to that name."""
+
+
+def find_pick(reader: LogReader, name: str) -> tuple[int, PickMade]:
+    """The pick that `name` means: a pick id (32 hex digits), a request id, an offset
+    (`18233` or `0:18233`) or `last`. Of several with one request id, the newest.
+
+    Raises PickNotFound. Reads backwards in windows, so the newest are found at once.
+    """
+    lane, _, number = name.rpartition(":")
+    if number.isdecimal() and lane in ("", str(LANE)) and len(number) < 20:
+        found = _pick_at(reader, int(number))
+        if found is not None:
+            return found
+    first, stop = reader.first_offset(), reader.end_offset()
+    while stop > first:
+        start = max(first, stop - WINDOW_RECORDS)
+        newest: tuple[int, PickMade] | None = None
+        for offset, data in records_of(reader, start, stop):
+            if peek_kind(data) != Kind.PICK_MADE:
+                continue
+            fact = decode_record(offset, data).fact
+            if isinstance(fact, PickMade) and _answers(fact, name):
+                newest = (offset, fact)
+        if newest is not None:
+            return newest
+        stop = start
+    raise PickNotFound(f"no pick {name!r} between offsets {first} and {reader.end_offset()}")
+
+
+def _answers(fact: PickMade, name: str) -> bool:
+    return name in ("last", fact.question.request_id, fact.pick_id.hex())
+
+
+def _pick_at(reader: LogReader, offset: int) -> tuple[int, PickMade] | None:
+    if not reader.first_offset() <= offset < reader.end_offset():
+        return None
+    for at, data in records_of(reader, offset, offset + 1):
+        try:
+            fact = decode_record(at, data).fact
+        except RecordRefused:
+            return None
+        return (at, fact) if at == offset and isinstance(fact, PickMade) else None
+    return None
+
+
+def explain(
+    reader: LogReader, checkpoints: CheckpointStore | None, name: str, to_time: Times
+) -> dict[str, Any]:
+    """The document of one pick. `to_time` makes RFC 3339 text of a log time.
+
+    Raises PickNotFound and what the reader raises.
+    """
+    offset, _ = find_pick(reader, name)
+    asked = next(iter(Replay(reader, checkpoints, offset, offset + 1).asked()))
+    return document(asked, _end_of(reader, asked), to_time)
+
+
+def document(asked: Asked, end: DispatchEnded | None, to_time: Times) -> dict[str, Any]:
+    """The document of a pick that the engine made ready."""
+    fact = asked.fact
+    outcome = fact.outcome
+    tables = _tables(asked)
+    return {
+        "pick": _pick(asked, to_time),
+        "question": _question(fact, to_time),
+        "settings": _settings(asked),
+        "namespaces": _namespaces(fact),
+        "phases": {
+            "prefill": _phase(asked, outcome, outcome.prefill, tables[Phase.PREFILL]),
+            "decode": _phase(asked, outcome, outcome.decode, tables[Phase.DECODE]),
+        },
+        "end": _end(end, to_time),
+        **_repeated(asked),
+    }
+
+
+def _tables(asked: Asked) -> dict[Phase, list[CandidateRow]]:
+    """Every candidate where the pick can be asked again, else the rows that the record keeps."""
+    outcome = asked.fact.outcome
+    if asked.view is None or asked.settings is None:
+        return {
+            Phase.PREFILL: unpack_rows(outcome.prefill.rows),
+            Phase.DECODE: unpack_rows(outcome.decode.rows),
+        }
+    return candidate_table(asked.view, asked.fact.question, asked.settings.pick, asked.flags)
+
+
+def _pick(asked: Asked, to_time: Times) -> dict[str, Any]:
+    fact, outcome = asked.fact, asked.fact.outcome
+    decode, prefill = outcome.decode.chosen, outcome.prefill.chosen
+    return {
+        "pick_id": fact.pick_id.hex(),
+        "request_id": fact.question.request_id,
+        "attempt": fact.question.send,
+        "asked_at": to_time(fact.question.asked_at),
+        "replica_id": fact.replica.hex(),
+        "lane": LANE,
+        "log_offset": asked.offset,
+        "as_of": fact.as_of,
+        "own_seq": fact.own_seq,
+        "config_version": fact.config_version,
+        "picker": asked.settings.pick.picker if asked.settings is not None else None,
+        "model": fact.question.model,
+        "namespace": outcome.namespace,
+        "decode_worker": str(decode.instance_id) if decode else None,
+        "decode_dp_rank": decode.dp_rank if decode else None,
+        "decode_reason": PickReason(outcome.decode.reason).label,
+        "prefill_worker": str(prefill.instance_id) if prefill else None,
+        "prefill_dp_rank": prefill.dp_rank if prefill else None,
+        "prefill_reason": PickReason(outcome.prefill.reason).label,
+        "estimated_tokens": fact.question.estimated_tokens,
+        "candidates": max(outcome.prefill.candidates, outcome.decode.candidates),
+        "suspect": fact.suspect,
+    }
+
+
+def _question(fact: PickMade, to_time: Times) -> dict[str, Any]:
+    question = fact.question
+    return {
+        "model": question.model,
+        "served_model": question.served_model,
+        "asked_at": to_time(question.asked_at),
+        "dispatched_at": to_time(question.dispatched_at),
+        "lag_us": question.dispatched_at - question.asked_at,
+        "namespaces": list(question.namespaces),
+        "estimated_tokens": question.estimated_tokens,
+        "rotations": {"prefill": question.rotation_prefill, "decode": question.rotation_decode},
+        "draws": list(question.draws),
+    }
+
+
+def _settings(asked: Asked) -> dict[str, Any] | None:
+    if asked.settings is None:
+        return None
+    pick = asked.settings.pick
+    return {
+        "version": asked.settings.version,
+        "picker": pick.picker,
+        "source": pick.source,
+        "namespaces": list(pick.namespaces),
+        "model_map": dict(pick.model_map),
+        "max_staleness_us": pick.max_staleness_us,
+        "ledger": pick.ledger,
+    }
+
+
+def _namespaces(fact: PickMade) -> list[dict[str, Any]]:
+    rows = [{"name": name, "eligible": True, "cause": None} for name in fact.question.namespaces]
+    rows += [{"name": n, "eligible": False, "cause": AbsentCause(c).label} for n, c in fact.question.absent]
+    return sorted(rows, key=lambda row: str(row["name"]))
+
+
+def _phase(asked: Asked, outcome: Outcome, phase: PhaseOutcome, table: list[CandidateRow]) -> dict[str, Any]:
+    chosen = phase.chosen
+    winner = (outcome.namespace, chosen.instance_id, chosen.dp_rank) if chosen is not None else None
+    rows = [_row(asked, row, position, winner) for position, row in enumerate(table)]
+    decode = phase is outcome.decode
+    return {
+        "winner": rows[0] if winner is not None and rows and rows[0]["chosen"] else None,
+        "runner_up": rows[1] if len(rows) > 1 else None,
+        "margin": phase.margin,
+        "reason": PickReason(phase.reason).label,
+        "rotation": outcome.rotation_decode if decode else outcome.rotation_prefill,
+        "charged": {"tokens": chosen.tokens, "blocks": chosen.blocks} if chosen is not None else None,
+        "candidates": rows,
+    }
+
+
+def _row(
+    asked: Asked, row: CandidateRow, position: int, winner: tuple[str | None, int, int] | None
+) -> dict[str, Any]:
+    return {
+        "pick_id": asked.fact.pick_id.hex(),
+        "lane": LANE,
+        "log_offset": asked.offset,
+        "position": position,
+        "namespace": row.namespace,
+        "worker": str(row.instance_id),
+        "dp_rank": row.dp_rank,
+        "chosen": (row.namespace, row.instance_id, row.dp_rank) == winner,
+        "cost": row.cost,
+        "overlap_blocks": row.overlap_blocks,
+        "active_prefill_tokens": row.active_prefill_tokens,
+        "active_decode_blocks": row.active_decode_blocks,
+        "unanswered_tokens": row.unanswered_tokens,
+        "unanswered_blocks": row.unanswered_blocks,
+        "sample_age_us": row.sample_age_us,
+        "verdict": row.verdict.label,
+        "excluded_reason": row.excluded.label if row.excluded else None,
+    }
+
+
+def _end_of(reader: LogReader, asked: Asked) -> DispatchEnded | None:
+    stop = asked.offset + END_WINDOW_RECORDS
+    for offset, data in records_of(reader, asked.offset + 1, stop):
+        if peek_kind(data) == Kind.DISPATCH_ENDED:
+            fact = decode_record(offset, data).fact
+            if isinstance(fact, DispatchEnded) and fact.pick_id == asked.fact.pick_id:
+                return fact
+    return None
+
+
+def _end(end: DispatchEnded | None, to_time: Times) -> dict[str, Any] | None:
+    if end is None:
+        return None
+    return {
+        "ended_at": to_time(end.ended_at),
+        "status": EndStatus(end.status).label,
+        "fault": Fault(end.fault).name.lower(),
+        "http_status": end.http_status or None,
+        "backend": end.backend or None,
+        "first_byte_us": end.first_byte_us,
+        "duration_us": end.duration_us,
+        "prompt_tokens": end.prompt_tokens,
+        "completion_tokens": end.completion_tokens,
+        "cached_tokens": end.cached_tokens,
+    }
+
+
+def _repeated(asked: Asked) -> dict[str, Any]:
+    if asked.unverifiable is not None:
+        return {"repeated": "unverifiable", "repeated_detail": asked.unverifiable.value}
+    found = compare(asked)
+    if found is None:
+        return {"repeated": "equal", "repeated_detail": None}
+    return {
+        "repeated": "different",
+        "repeated_detail": f"{found.field}: {found.recorded} then, {found.repeated} now",
+    }
