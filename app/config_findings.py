@@ -17,6 +17,9 @@ FINDINGS_SHOWN_MAX = 50
 """Findings of one severity that are kept; a file of a thousand wrong keys is told by its first fifty."""
 
 
+KEY_CHARACTERS_SHOWN = 80
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a key was written. source: a file path or the name of an environment variable; line from 1."""
@@ -122,8 +125,13 @@ def key_text(keys: KeyPath) -> str:
     """`("backends", 0, "url")` as `backends[0].url`."""
     text = ""
     for key in keys:
-        text += f"[{key}]" if isinstance(key, int) else (f".{key}" if text else key)
+        text += f"[{key}]" if isinstance(key, int) else ("." if text else "") + _shown(key)
     return text
+
+
+def _shown(key: str) -> str:
+    """A key fit for one line of a terminal, whatever the file calls it."""
+    return key if key.isprintable() and len(key) <= KEY_CHARACTERS_SHOWN else repr(key[:KEY_CHARACTERS_SHOWN])
 
 
 def value_at(data: object, keys: KeyPath) -> object:

@@ -18,7 +18,7 @@ from app.config_dynamo import (
 )
 from app.config_findings import Finding, KeyPath, value_at
 from app.config_model import Config
-from app.config_storage import LogKind
+from app.config_storage import AuditSettings, KafkaSettings, LogKind
 from projections.bounds import NAMESPACES_MAX
 
 KUBERNETES: KeyPath = ("dynamo", "discovery", "kubernetes")
@@ -216,11 +216,11 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
         (("dynamo", "load", "transport"), dynamo.load.transport is LoadTransport.BROKER, "use direct"),
         (("dynamo", "kv"), dynamo.kv.enabled, "picks are by load"),
         (("dynamo", "event_bus"), dynamo.event_bus.enabled, "no listener is started"),
-        (("audit",), bool(config.audit.model_fields_set), "read the log with `picklog replay`"),
+        (("audit",), config.audit != AuditSettings(), "read the log with `picklog replay`"),
         (("shadow",), config.shadow.config is not None, "no shadow picker is started"),
         (
             ("log", "kafka"),
-            config.log.kind is LogKind.SEGMENTS and bool(config.log.kafka.model_fields_set),
+            config.log.kind is LogKind.SEGMENTS and config.log.kafka != KafkaSettings(),
             "",
         ),
         (("global_prompts",), config.global_prompts is not None, ""),

@@ -2,7 +2,8 @@
 
 Models are frozen and refuse unknown keys. A description says what a key is, its unit and its range; the
 reload class of each key is in `config_reload.RELOAD_CLASS`, rules that join several keys are in
-`config_rules`. The `dynamo` section is in `config_dynamo`, the log in `config_storage`, the root in `config_model`.
+`config_rules`. The `dynamo` section is in `config_dynamo`, the log in `config_storage`, the root in
+`config_model`.
 
 Sources: contract, section 6; specification, Configuration chapters; facts from the vendor's pages for the
 parts of the ordinary gateway that this router has (decision 41).
