@@ -20,28 +20,22 @@ import argparse
 import dataclasses
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from deploy.demo import fleet_plan, install_dynamo, loopback
+from deploy.demo.addresses import NoFreePort, free_port, get_json, listening_ports
 from deploy.demo.children import Child, ChildFailed, Nursery
-from deploy.demo.fleet_plan import Discovery, FleetPlan, FrontendSpec, Role, WorkerGroup
+from deploy.demo.fleet_plan import Discovery, FleetPlan, FrontendSpec, WorkerGroup
 
-# Dynamo reads DYN_SYSTEM_PORT as a signed 16-bit number, and ports above 32767 may be ephemeral ones
-PORT_FIRST, PORT_LAST = 20_000, 31_999
 POLL_S = 0.1
 READY_S_MAX = 90.0
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 
 class FleetFailed(RuntimeError):
@@ -302,47 +296,6 @@ class Fleet:
             time.sleep(POLL_S)
 
 
-def free_port(taken: set[int] | frozenset[int] = frozenset()) -> int:
-    """A free loopback port below the ephemeral range, not one of `taken`."""
-    draw = random.SystemRandom()
-    for _ in range(1000):
-        port = draw.randint(PORT_FIRST, PORT_LAST)
-        if port in taken:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-    raise FleetFailed(f"no free port between {PORT_FIRST} and {PORT_LAST}")
-
-
-def get_json(url: str, timeout_s: float = 3.0) -> dict[str, Any]:
-    """GET, at most ANSWER_BYTES_MAX. Raises OSError or ValueError; never goes through a proxy."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=timeout_s) as answer:
-        document = json.loads(answer.read(ANSWER_BYTES_MAX))
-    if not isinstance(document, dict):
-        raise ValueError(f"{url} answers no JSON object")
-    return document
-
-
-def listening_ports(pid: int) -> set[int]:
-    """TCP ports on which a process of ours listens, from /proc; empty once it is gone."""
-    inodes = set()
-    try:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(link)
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-        lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
-    except OSError:
-        return set()
-    rows = [line.split() for line in lines]
-    return {int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
-
-
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m deploy.demo.fleet", description=__doc__.splitlines()[0])
     parser.add_argument("--run-dir", type=Path, default=Path(".run/fleet"))
@@ -381,7 +334,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(json.dumps(fleet.state()), flush=True)
             while not ended.wait(0.5):
                 pass
-    except (FleetFailed, ChildFailed, install_dynamo.InstallFailed) as problem:
+    except (FleetFailed, ChildFailed, NoFreePort, install_dynamo.InstallFailed) as problem:
         print(f"fleet: {problem}", file=sys.stderr)
         return 3
     return 0

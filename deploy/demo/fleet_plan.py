@@ -100,14 +100,15 @@ class FleetPlan:
         return sum(g.count * g.per_process for g in self.groups if g.namespace == namespace)
 
 
-def demo_plan(prefill: int = 2, decode: int = 2, aggregated: int = 2) -> FleetPlan:
+def demo_plan(prefill: int = 2, decode: int = 2, aggregated: int = 2, *, frontend_port: int = 0) -> FleetPlan:
     """The fleet of `make run`; at least two workers of every role make a pick a choice."""
     return FleetPlan(
         groups=(
             WorkerGroup("prefill", Role.PREFILL, prefill),
             WorkerGroup("decode", Role.DECODE, decode),
             WorkerGroup("agg", Role.AGGREGATED, aggregated, model=AGGREGATED_MODEL),
-        )
+        ),
+        frontends=(FrontendSpec("frontend-1", port=frontend_port),),
     )
 
 

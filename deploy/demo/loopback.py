@@ -119,6 +119,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
+    """Become the command, inside where possible. Returns only when there is nothing to become."""
     if not argv:
         print("usage: python -m deploy.demo.loopback COMMAND [ARG ...]", file=sys.stderr)
         return 2
@@ -130,7 +131,7 @@ def main(argv: Sequence[str]) -> int:
     except NoNamespace as problem:
         print(f"loopback: {problem}; running as it is", file=sys.stderr)
     sys.stderr.flush()
-    os.execvp(argv[0], list(argv))
+    return os.execvp(argv[0], list(argv))
 
 
 if __name__ == "__main__":

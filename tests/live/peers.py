@@ -27,8 +27,9 @@ from typing import Any
 import pytest
 
 from deploy.demo import fleet_plan, install_dynamo, loopback
+from deploy.demo.addresses import free_port
 from deploy.demo.children import Child, Nursery
-from deploy.demo.fleet import Fleet, FleetFailed, free_port
+from deploy.demo.fleet import Fleet, FleetFailed
 from deploy.demo.fleet_plan import FleetPlan
 from tests.live.certificates import Identity
 
@@ -304,7 +305,7 @@ class EtcdServer:
     def _answers(self) -> bool:
         try:
             with self._opener().open(f"{self.endpoint}/health", timeout=1) as answer:
-                return json.load(answer).get("health") == "true"
+                return bool(json.load(answer).get("health") == "true")
         except (OSError, ValueError):
             return False
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from deploy.demo.fleet import Fleet, listening_ports
+from deploy.demo.addresses import listening_ports
+from deploy.demo.fleet import Fleet
 from deploy.demo.fleet_plan import AGGREGATED_MODEL, PAIRED_MODEL
 from tests.live.peers import EtcdRefused, EtcdServer
 

@@ -1,0 +1,57 @@
+"""What the demo says to a person: one line for a pin, one for the reason of a pick, what to try next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deploy.demo.chats import Pin
+
+SHOWN_CHARACTERS_MAX = 48
+
+
+def why_words(document: Mapping[str, Any]) -> str:
+    """One line for an explained pick: per phase its reason, and by how much the winner won."""
+    words = []
+    for phase in ("prefill", "decode"):
+        found = (document.get("phases") or {}).get(phase)
+        if not found or found.get("winner") is None:
+            continue
+        count = len(found.get("candidates") or [])
+        margin = found.get("margin")
+        by = f", ahead by {margin:.4g}" if isinstance(margin, int | float) and margin else ""
+        words.append(f"{phase} {found.get('reason')} among {count}{by}")
+    repeated = document.get("repeated")
+    return "; ".join(words) + (f"; repeated from the log: {repeated}" if repeated else "")
+
+
+def pin_words(pin: Pin, names: Mapping[str, str]) -> str:
+    rank = "" if pin.rank is None else f"#{pin.rank}"
+    return f"{names.get(pin.instance_id, 'a worker of nobody')} ({pin.namespace}/{pin.instance_id}{rank})"
+
+
+def shortened(text: str, characters_max: int = SHOWN_CHARACTERS_MAX) -> str:
+    """Quoted, on one line, at most `characters_max` characters of it."""
+    line = " ".join(text.split())
+    return json.dumps(
+        line if len(line) <= characters_max else line[: characters_max - 1] + "…", ensure_ascii=False
+    )
+
+
+def what_next(router: str, picklog: str, data: str, model: str, victim: Mapping[str, Any]) -> str:
+    """The lines that stand below the chats; `victim` is the row of a worker that may be killed."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
+    return f"""
+try next, in another terminal:
+  a chat; the answer's headers name the workers
+    curl -si {router}/v1/chat/completions -H 'x-backend: show' \\
+      -H 'content-type: application/json' -d '{body}'
+  kill {victim["name"]} and see it leave the fleet within ten seconds
+    kill -9 {victim["pid"]}; sleep 10; curl -s {router}/admin/dynamo/workers
+  why a chat went where it went: every candidate, every cost
+    {picklog} replay explain demo-chat-1 --log {data}
+  repeat every pick from the log and compare, byte for byte
+    {picklog} replay verify --log {data}
+
+Ctrl-C ends all of it; the log stays."""
