@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Tail
+from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Seen, Tail
 from projections.events.ports import LogReader
 from projections.notices import Notice
 
@@ -35,6 +35,7 @@ class LogTail:
 
     on_ping(number, as_of): append a ping; None for a process that does not write.
     on_notices: told the notices of each slice. on_folded: called after each slice.
+    on_seen: told each fact that the machine watches for.
     on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
     """
 
@@ -46,6 +47,7 @@ class LogTail:
         on_ping: Callable[[int, int], None] | None,
         on_notices: Callable[[tuple[Notice, ...]], None],
         on_folded: Callable[[], None],
+        on_seen: Callable[[Seen], None] | None = None,
         on_condemn: Callable[[int, str], None] | None = None,
     ) -> None:
         self.reader = reader
@@ -55,6 +57,7 @@ class LogTail:
         self._on_notices = on_notices
         self._on_folded = on_folded
         self._on_condemn = on_condemn
+        self._on_seen = on_seen
 
     async def run(self) -> Restart:
         """Fold until the fold has to be started anew; returns why. Cancel to stop.
@@ -96,6 +99,9 @@ class LogTail:
             elif isinstance(effect, AppendPing):
                 if self._on_ping is not None:
                     self._on_ping(effect.number, effect.as_of)
+            elif isinstance(effect, Seen):
+                if self._on_seen is not None:
+                    self._on_seen(effect)
             elif isinstance(effect, ProposeCondemned):
                 log.error(
                     "a record cannot be applied, the fold stops before it",

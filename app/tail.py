@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, SECOND_US
 from projections.events.codec import RecordRefused, check_word, decode_record
@@ -33,6 +33,7 @@ from projections.events.control import ClockTicked, Pinged, RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import RecordBatch
 from projections.fold import Fold, FoldStopped
+from projections.identity import U64_MAX
 from projections.notices import Notice
 
 PING_EVERY_US = 1 * SECOND_US
@@ -76,6 +77,17 @@ class Restart(NamedTuple):
     condemned: frozenset[int]
 
 
+class Seen(NamedTuple):
+    """A fact that this reader asked to be told of was folded at `offset`.
+
+    Of a type in `pause_after` the slice ends right behind it: the fold stands at `offset`
+    when the shell hears of it.
+    """
+
+    offset: int
+    fact: tuple[Any, ...]
+
+
 class StopReason(Enum):
     """Why a fold goes no further."""
 
@@ -84,7 +96,7 @@ class StopReason(Enum):
     DISAGREED = "disagreed"
 
 
-Effect = AppendPing | Noticed | ProposeCondemned | Restart
+Effect = AppendPing | Noticed | ProposeCondemned | Restart | Seen
 
 
 class Readiness(NamedTuple):
@@ -108,13 +120,23 @@ class Tail:
     """See the module's text. `replica` is the id that this process pings with."""
 
     def __init__(
-        self, fold: Fold, replica: bytes, now_us: int, *, condemned: frozenset[int] = frozenset()
+        self,
+        fold: Fold,
+        replica: bytes,
+        now_us: int,
+        *,
+        condemned: frozenset[int] = frozenset(),
+        watched: frozenset[type] = frozenset(),
+        pause_after: frozenset[type] = frozenset(),
     ) -> None:
         self.fold = fold
         self.replica = replica
         self.stopped = StopReason.NONE
         self.stopped_detail = ""
         self._condemned = condemned
+        self._watched = watched | pause_after
+        self._pause_after = pause_after
+        self._poison_offset = -1
         self._queue: deque[RecordBatch] = deque()
         self._queued_bytes = 0
         self._stamp = fold.state.intake.stamp
@@ -169,15 +191,10 @@ class Tail:
         notices: list[Notice] = []
         left = records_max
         while self._queue and left > 0 and self.stopped is StopReason.NONE:
-            batch = self._queue.popleft()
-            self._queued_bytes -= sum(map(len, batch.records))
-            if len(batch.records) > left:
-                rest = RecordBatch(batch.first_offset + left, batch.records[left:])
-                self._queue.appendleft(rest)
-                self._queued_bytes += sum(map(len, rest.records))
-                batch = RecordBatch(batch.first_offset, batch.records[:left])
+            batch = self._take(left)
             left -= len(batch.records)
-            effects += self._fold_batch(batch, now_us, notices)
+            if not self._fold_batch(batch, now_us, notices, effects):
+                break
         if notices:
             effects.insert(0, Noticed(tuple(notices)))
         return effects
@@ -241,32 +258,56 @@ class Tail:
 
     # -- inside ----------------------------------------------------------------------
 
-    def _fold_batch(self, batch: RecordBatch, now_us: int, notices: list[Notice]) -> list[Effect]:
-        effects: list[Effect] = []
-        offset = batch.first_offset
-        for data in batch.records:
+    def _take(self, records_max: int) -> RecordBatch:
+        batch = self._queue.popleft()
+        self._queued_bytes -= sum(map(len, batch.records))
+        if len(batch.records) <= records_max:
+            return batch
+        self._put_back(batch, records_max)
+        return RecordBatch(batch.first_offset, batch.records[:records_max])
+
+    def _put_back(self, batch: RecordBatch, skip: int) -> None:
+        rest = RecordBatch(batch.first_offset + skip, batch.records[skip:])
+        if rest.records:
+            self._queue.appendleft(rest)
+            self._queued_bytes += sum(map(len, rest.records))
+
+    def _fold_batch(
+        self, batch: RecordBatch, now_us: int, notices: list[Notice], effects: list[Effect]
+    ) -> bool:
+        """Fold one batch; False when the slice ends here."""
+        for index, data in enumerate(batch.records):
+            offset = batch.first_offset + index
             try:
                 fact = self.fold.apply(offset, data, notices)
             except FoldStopped as stop:
-                return [*effects, *self._stop(stop, batch, offset)]
-            word = check_word(data)
+                effects += self._stop(stop, batch, offset)
+                return False
             self._records += 1
-            self._check_sum = (self._check_sum + word) & 0xFFFF_FFFF_FFFF_FFFF
-            if type(fact) is Pinged and fact.replica == self.replica:
-                self._own_ping(fact.number, now_us)
-            elif type(fact) is ClockTicked:
-                effects += self._tick(offset, fact)
-            offset += 1
+            self._check_sum = (self._check_sum + check_word(data)) & U64_MAX
+            self._see_stamp(now_us)
+            kind = type(fact)
+            if kind is Pinged:
+                self._own_ping(cast(Pinged, fact), now_us)
+            elif kind is ClockTicked:
+                effects += self._tick(offset, cast(ClockTicked, fact))
+            if fact is not None and kind in self._watched:
+                effects.append(Seen(offset, fact))
+                if kind in self._pause_after:
+                    self._put_back(batch, index + 1)
+                    return False
+        return True
+
+    def _see_stamp(self, now_us: int) -> None:
         stamp = self.fold.state.intake.stamp
         if stamp != self._stamp:
             self._stamp, self._stamp_applied_at = stamp, now_us
-        return effects
 
-    def _own_ping(self, number: int, now_us: int) -> None:
-        sent = self._pings.pop(number, None)
+    def _own_ping(self, ping: Pinged, now_us: int) -> None:
+        sent = self._pings.pop(ping.number, None) if ping.replica == self.replica else None
         if sent is None:
             return
-        for older in [n for n in self._pings if n < number]:
+        for older in [n for n in self._pings if n < ping.number]:
             del self._pings[older]  # answered by a newer one: lost ones must not read as lag
         self._lag_us = max(0, now_us - sent)
         self._ping_returned_at = now_us
