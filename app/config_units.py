@@ -41,7 +41,7 @@ _SIZE_BYTES = {
     "B": 1,
 }
 _DURATION_PART = re.compile(r"([0-9]{1,15})(?:\.([0-9]{1,6}))?(us|ms|s|m|h|d)")
-_SIZE_TEXT = re.compile(r"([0-9]{1,18}) ?(TiB|GiB|MiB|KiB|TB|GB|MB|KB|kB|B)?")
+_SIZE_TEXT = re.compile(r"([0-9]{1,19}) ?(TiB|GiB|MiB|KiB|TB|GB|MB|KB|kB|B)?")
 _SHARE_TEXT = re.compile(r"([0-9]{1,3}) ?%")
 
 _Value = TypeVar("_Value", bound="_UnitText")

@@ -113,6 +113,8 @@ class _NodeReader:
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, keys, depth)
         if isinstance(node, yaml.SequenceNode):
+            if node.tag != _TAG + "seq":
+                raise self._refuse(node, "a YAML tag that is not allowed here", "leave the tag out", keys)
             return [self.read(item, (*keys, index), depth + 1) for index, item in enumerate(node.value)]
         return self._scalar(node, keys)
 
@@ -153,7 +155,7 @@ class _NodeReader:
             return node.value
         try:
             return self._scalars.construct_object(node)
-        except (ValueError, KeyError, OverflowError):
+        except (ValueError, LookupError, OverflowError):
             raise self._refuse(node, "the value does not fit its YAML type", "quote it", keys) from None
 
     def _refuse(self, node: yaml.Node, message: str, hint: str, keys: KeyPath) -> ConfigError:
