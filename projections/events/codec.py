@@ -24,17 +24,19 @@ import msgpack
 import xxhash
 
 from projections.bounds import RECORD_BYTES_MAX
-from projections.events.envelope import Record
+from projections.events.envelope import WRITER_BYTES, Record
 from projections.events.kinds import FACT_KINDS, INNER, KIND_OF_FACT, SCHEMA
 
 _SCHEMA = struct.Struct("<H")
 _CHECK = struct.Struct("<Q")
 _SCHEMA_BYTES = _SCHEMA.pack(SCHEMA)
 _HEAD_FIELDS = 5  # kind, time, writer, epoch, sequence
-_OVERHEAD = _SCHEMA.size + _CHECK.size
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True, strict_types=False).pack
+_unpackb = msgpack.unpackb
 _xxh3 = xxhash.xxh3_64_intdigest
+_read_check = _CHECK.unpack_from
+_new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
 
 
 class Refusal(Enum):
@@ -90,37 +92,96 @@ def peek_kind(data: bytes) -> int:
 
 
 def decode_record(offset: int, data: bytes) -> Record:
-    """The record at `offset`. Raises RecordRefused, nothing else, for any bytes."""
-    size = len(data)
-    if size < _OVERHEAD + 1:
-        raise RecordRefused(Refusal.TOO_SHORT)
-    if size > RECORD_BYTES_MAX:
-        raise RecordRefused(Refusal.TOO_LONG)
-    body = data[: size - 8]
-    check = _CHECK.unpack_from(data, size - 8)[0]
+    """The record at `offset`. Raises RecordRefused, nothing else, for any bytes.
+
+    The usual record passes by comparing the types of all its values, head included, with
+    a shape that was checked before; identity decides, so the comparison costs next to
+    nothing. Everything else takes the slow way.
+    """
+    body = data[:-8]
+    size = len(body)
+    if not _SMALLEST <= size <= _LARGEST:
+        raise RecordRefused(Refusal.TOO_LONG if size > _LARGEST else Refusal.TOO_SHORT)
+    (check,) = _read_check(data, size)
     if _xxh3(body) != check:
         raise RecordRefused(Refusal.CHECK_WORD)
-    if body[:2] != _SCHEMA_BYTES:
+    if not body.startswith(_SCHEMA_BYTES):
         raise RecordRefused(Refusal.SCHEMA)
     try:
-        values = msgpack.unpackb(body[2:], use_list=False, raw=False, strict_map_key=True, max_ext_len=0)
+        values = _unpackb(body[2:], use_list=False, max_ext_len=0)
+        plan = _PLANS[values[0]]
+        if [*map(type, values)] in plan.known and len(values[2]) == WRITER_BYTES:
+            fact = _new(plan.fact, values[_HEAD_FIELDS:])
+            record: Record = _new(Record, (offset, check, *values[:_HEAD_FIELDS], fact))
+            return record
+    except (KeyError, TypeError, IndexError):
+        pass  # an unknown kind, or no array: told apart below
     except Exception as problem:  # msgpack raises several unrelated types for hostile bytes
+        raise RecordRefused(Refusal.NOT_MSGPACK) from problem
+    return _decode_slowly(offset, check, body)
+
+
+def _decode_slowly(offset: int, check: int, body: bytes) -> Record:
+    """The same for any shape; remembers a plain shape once it was found right."""
+    try:
+        values = _unpackb(body[2:], use_list=False, max_ext_len=0)
+    except Exception as problem:
         raise RecordRefused(Refusal.NOT_MSGPACK) from problem
     if type(values) is not tuple or len(values) < _HEAD_FIELDS:
         raise RecordRefused(Refusal.NOT_MSGPACK)
     kind, time, writer, epoch, sequence = values[:_HEAD_FIELDS]
-    if tuple(map(type, values[:_HEAD_FIELDS])) != _HEAD_SHAPE or len(writer) != 16:
+    shape = [*map(type, values)]
+    if shape[:_HEAD_FIELDS] != _HEAD_SHAPE or len(writer) != WRITER_BYTES:
         raise RecordRefused(Refusal.NOT_MSGPACK)
-    build = _BUILDERS.get(kind)
-    if build is None:
+    plan = _PLANS.get(kind)
+    if plan is None:
         raise RecordRefused(Refusal.UNKNOWN_KIND, kind)
-    fact = build(values[_HEAD_FIELDS:])
+    fact = plan.build(values[_HEAD_FIELDS:])
     if fact is None:
         raise RecordRefused(Refusal.FIELDS, kind)
+    if plan.plain and len(values) == plan.values and len(plan.known) < _KNOWN_SHAPES_MAX:
+        plan.known.append(shape)
     return Record(offset, check, kind, time, writer, epoch, sequence, fact)
 
 
-_HEAD_SHAPE = (int, int, bytes, int, int)
+def owner_stamp(data: bytes) -> int | None:
+    """The log time of an owner's record, read from its head alone; None for any other bytes.
+
+    The record is not verified: for looking through records that were verified before.
+    """
+    try:
+        head = msgpack.Unpacker(use_list=False, max_buffer_size=RECORD_BYTES_MAX)
+        head.feed(data[2:_HEAD_BYTES_MAX])
+        head.read_array_header()
+        _kind, time, _writer, epoch = head.unpack(), head.unpack(), head.unpack(), head.unpack()
+    except Exception:  # hostile bytes, see decode_record
+        return None
+    return time if type(time) is int and type(epoch) is int and epoch >= 1 else None
+
+
+_HEAD_SHAPE = [int, int, bytes, int, int]
+_SMALLEST = _SCHEMA.size + 1
+_LARGEST = RECORD_BYTES_MAX - _CHECK.size
+_KNOWN_SHAPES_MAX = 64  # of one kind; further ones are checked each time
+_HEAD_BYTES_MAX = 64  # schema, array head and the five head fields at their widest
+
+
+class _Plan:
+    """How the fields of one kind become its fact.
+
+    known: shapes (types of all values, head included) that were checked once; only for
+    plain facts, whose fields hold no tuples: there the types alone decide.
+    """
+
+    __slots__ = ("build", "fact", "known", "plain", "values")
+
+    def __init__(self, fact: Any) -> None:
+        hints = typing.get_type_hints(fact)
+        self.fact = fact
+        self.build = _builder(fact)
+        self.plain = fact not in INNER and not any(_has_tuple(hints[name]) for name in fact._fields)
+        self.values = _HEAD_FIELDS + len(fact._fields)
+        self.known: list[list[type]] = []
 
 
 def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
@@ -133,12 +194,10 @@ def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
     hints = typing.get_type_hints(fact)
     checks = tuple(_check_of(hints[name]) for name in fact._fields)
     deep = tuple(i for i, name in enumerate(fact._fields) if _has_tuple(hints[name]))
-    inner = INNER.get(fact, ())
-    inner_builders = tuple((index, _builder(kind), many) for index, kind, many in inner)
+    inner_builders = tuple((index, _builder(kind), many) for index, kind, many in INNER.get(fact, ()))
     count = len(fact._fields)
     defaults = tuple(fact._field_defaults[n] for n in fact._fields if n in fact._field_defaults)
     seen: set[tuple[type, ...]] = set()
-    make = fact._make
 
     def fitted(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if len(values) > count:
@@ -164,7 +223,7 @@ def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
             seen.add(shape)
         elif deep and not all(checks[i](values[i]) for i in deep):
             return None
-        return make(values)
+        return _new(fact, values)
 
     return build
 
@@ -216,6 +275,4 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
     return lambda value: type(value) is hint
 
 
-_BUILDERS: dict[int, Callable[[tuple[Any, ...]], Any]] = {
-    int(kind): _builder(row.fact) for kind, row in FACT_KINDS.items()
-}
+_PLANS: dict[int, _Plan] = {int(kind): _Plan(row.fact) for kind, row in FACT_KINDS.items()}
