@@ -25,7 +25,7 @@ from projections.events.envelope import NOTHING, Record
 from projections.events.held import SettingsHeld
 from projections.events.kinds import Kind
 from projections.events.picks import DispatchEnded, LostPick, PickMade, PicksLost, own_number
-from projections.events.ports import CheckpointInfo, CheckpointStore, LogReader
+from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader
 from projections.fold import Fold, FoldStopped
 from projections.notices import Notice
 from projections.view import Overlay, View
@@ -247,7 +247,10 @@ class Replay:
         """A fold at or before `as_of`: from the newest usable checkpoint, else from the log's beginning."""
         for info in reversed(self._usable(as_of)):
             assert self._checkpoints is not None
-            return fold_from_checkpoint(self._checkpoints.read(info), condemned=condemned), info.offset
+            try:
+                return fold_from_checkpoint(self._checkpoints.read(info), condemned=condemned), info.offset
+            except LogCorrupt:
+                continue  # an older one will do; what is wrong is `picklog log verify`'s to say
         first = self._reader.first_offset()
         return Fold(condemned=condemned), NOTHING.offset if first == 0 else first - 1
 

@@ -1,0 +1,163 @@
+"""Where checkpoints are kept: one file each, in segment format, written whole or not at all.
+
+A checkpoint's name says which position it is the state of, so that listing reads no file:
+`<offset>-<check word>-<log time>.checkpoint`. It is written under a temporary name, synced
+and renamed; whatever is half written at a crash is removed at the next write.
+
+Kept are the newest few, one an hour and one a day while their records last, under a byte
+ceiling (decision 9). The newest one is never removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from projections.bounds import COMMIT_BATCH_BYTES_MAX, SECOND_US
+from projections.events.ports import CheckpointInfo, LogCorrupt
+from projections.events.segment_format import (
+    HEADER_BYTES,
+    MARK_BYTES,
+    IndexBuilder,
+    SegmentHeader,
+    SegmentRefused,
+    StopKind,
+    chain_start,
+    decode_header,
+    encode_batch,
+    encode_footer,
+    encode_header,
+    frame_records,
+    scan,
+)
+
+HOUR_US = 3600 * SECOND_US
+DAY_US = 24 * HOUR_US
+BATCH_RECORDS = 1024
+FILE_BYTES_MAX = 4 << 30
+_NAME = re.compile(r"(\d{20})-([0-9a-f]{16})-(\d{20})\.checkpoint")
+
+
+class CheckpointFolder:
+    """A `CheckpointStore` in one folder. keep: newest ones kept whatever their age."""
+
+    def __init__(self, folder: Path, *, keep: int = 3, bytes_max: int = 10 << 30) -> None:
+        self._folder = folder
+        self._keep = max(1, keep)
+        self._bytes_max = bytes_max
+
+    def list(self) -> Sequence[CheckpointInfo]:
+        """Kept checkpoints by name, oldest first. Their bytes are checked when read."""
+        found: list[CheckpointInfo] = []
+        try:
+            entries = sorted(os.scandir(self._folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return found
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name)
+            if match is not None:
+                offset, check, time = int(match[1]), int(match[2], 16), int(match[3])
+                found.append(CheckpointInfo(offset, check, time, entry.stat().st_size, entry.name))
+        return found
+
+    def read(self, info: CheckpointInfo) -> Iterator[bytes]:
+        """Record bytes in order. Raises LogCorrupt before the first one where the file does not check."""
+        path = self._folder / info.name
+        if info.size_bytes > FILE_BYTES_MAX:
+            raise LogCorrupt(f"{path}: {info.size_bytes} bytes are above the checkpoint ceiling")
+        data = path.read_bytes()
+        try:
+            header = decode_header(data)
+        except SegmentRefused as refusal:
+            raise LogCorrupt(
+                f"{path}: {refusal}: remove the file, an older checkpoint will be used"
+            ) from refusal
+        found = scan(data, header)
+        if found.stop.kind is not StopKind.SEALED:
+            detail = found.stop.detail or "it was not finished"
+            raise LogCorrupt(f"{path}: byte {found.stop.position}: {detail}: remove the file")
+        for frame in found.batches:
+            yield from frame_records(data, frame)
+
+    def write(
+        self, log_id: bytes, offset: int, check: int, time: int, records: Iterator[bytes]
+    ) -> CheckpointInfo:
+        """Write one checkpoint and remove those that need not be kept. Raises OSError."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = f"{offset:020d}-{check:016x}-{time:020d}.checkpoint"
+        unfinished = self._folder / f".{name}.tmp"
+        for stale in self._folder.glob(".*.tmp"):
+            stale.unlink(missing_ok=True)
+        size = _write_file(unfinished, log_id, time, records)
+        unfinished.rename(self._folder / name)
+        _sync_folder(self._folder)
+        info = CheckpointInfo(offset, check, time, size, name)
+        for surplus in surplus_checkpoints(self.list(), self._keep, self._bytes_max):
+            (self._folder / surplus.name).unlink(missing_ok=True)
+        return info
+
+
+def surplus_checkpoints(infos: Sequence[CheckpointInfo], keep: int, bytes_max: int) -> list[CheckpointInfo]:
+    """Those of `infos` (oldest first) that need not be kept.
+
+    Kept: the newest `keep`, the newest of each hour and day of log time, as long as the
+    sum of sizes stays within bytes_max; the newest is kept whatever its size.
+    """
+    hours: set[int] = set()
+    days: set[int] = set()
+    total = 0
+    surplus: list[CheckpointInfo] = []
+    for age, info in enumerate(reversed(infos)):
+        hour, day = info.time // HOUR_US, info.time // DAY_US
+        wanted = age < keep or hour not in hours or day not in days
+        hours.add(hour)
+        days.add(day)
+        if age > 0 and (not wanted or total + info.size_bytes > bytes_max):
+            surplus.append(info)
+        else:
+            total += info.size_bytes
+    return surplus
+
+
+def _write_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) -> int:
+    header = SegmentHeader(log_id, 0, os.urandom(MARK_BYTES), time, bytes(32))
+    head, offset, position = chain_start(header), 0, HEADER_BYTES
+    index = IndexBuilder()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=1 << 20) as out:
+        out.write(encode_header(header))
+        for batch in _batches(records):
+            data, head = encode_batch(header.mark, offset, batch, head)
+            index.note(offset, position)
+            out.write(data)
+            offset += len(batch)
+            position += len(data)
+        footer, _ = encode_footer(header, offset, index.entries, head, position)
+        out.write(footer)
+        out.flush()
+        os.fsync(out.fileno())
+    return position + len(footer)
+
+
+def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Records in lists under both batch ceilings."""
+    batch: list[bytes] = []
+    size = 0
+    for record in records:
+        if batch and (len(batch) >= BATCH_RECORDS or size + len(record) > COMMIT_BATCH_BYTES_MAX // 2):
+            yield batch
+            batch, size = [], 0
+        batch.append(record)
+        size += len(record)
+    if batch:
+        yield batch
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,102 @@
+"""Checkpoints are kept whole, named by position, and thinned by age and size."""
+
+from pathlib import Path
+
+import pytest
+
+from app.checkpoint_store import DAY_US, HOUR_US, CheckpointFolder, surplus_checkpoints
+from projections.bounds import COMMIT_BATCH_BYTES_MAX
+from projections.events.codec import encode_record
+from projections.events.held import WriterSeen
+from projections.events.ports import CheckpointInfo, LogCorrupt
+
+LOG = bytes(range(16))
+
+
+def records(count: int) -> list[bytes]:
+    return [
+        encode_record(0, bytes(16), 0, n, WriterSeen(n.to_bytes(16, "big"), n, n))
+        for n in range(1, count + 1)
+    ]
+
+
+def at(hours: float, size: int = 10) -> CheckpointInfo:
+    return CheckpointInfo(int(hours * 60), 0, int(hours * HOUR_US), size, f"{hours}")
+
+
+@pytest.mark.req("EVS-13")
+def test_a_written_checkpoint_reads_back_record_for_record(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path / "checkpoints")
+    written = store.write(LOG, 17, 99, 123456, iter(records(3000)))
+    assert store.list() == [written]
+    assert list(store.read(written)) == records(3000)
+    assert (written.offset, written.check, written.time) == (17, 99, 123456)
+    assert (tmp_path / "checkpoints").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "checkpoints" / written.name).stat().st_mode & 0o077 == 0
+
+
+def test_an_empty_state_is_a_checkpoint_too(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path)
+    assert list(store.read(store.write(LOG, 0, 1, 2, iter([])))) == []
+
+
+def test_large_records_are_spread_over_batches(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path)
+    large = [bytes([n]) * (COMMIT_BATCH_BYTES_MAX // 3) for n in range(5)]
+    assert list(store.read(store.write(LOG, 1, 1, 1, iter(large)))) == large
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "no footer"])
+def test_damage_is_reported_before_any_record_is_given(tmp_path: Path, damage: str) -> None:
+    store = CheckpointFolder(tmp_path)
+    written = store.write(LOG, 17, 99, 1, iter(records(2000)))
+    path = tmp_path / written.name
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+    path.write_bytes(
+        {"cut": data[: len(data) // 2], "flip": data, "empty": b"", "no footer": data[:-90]}[damage]
+    )
+    with pytest.raises(LogCorrupt, match="checkpoint"):
+        next(store.read(written))
+
+
+def test_a_crash_while_writing_leaves_no_checkpoint_and_is_cleared_away(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path)
+
+    def dying() -> object:
+        yield from records(5)
+        raise RuntimeError("power")
+
+    with pytest.raises(RuntimeError):
+        store.write(LOG, 5, 5, 5, dying())  # type: ignore[arg-type]
+    assert store.list() == []
+    assert [p.name for p in tmp_path.iterdir()] != []
+    kept = store.write(LOG, 6, 6, 6, iter(records(1)))
+    assert [p.name for p in tmp_path.iterdir()] == [kept.name]
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    store = CheckpointFolder(tmp_path, keep=1)
+    for offset in range(4):
+        store.write(LOG, offset, 1, offset, iter(records(1)))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.req("EVS-14")
+def test_the_newest_few_one_an_hour_and_one_a_day_are_kept() -> None:
+    minutes = [at(n / 60) for n in range(3 * 24 * 60)]
+    surplus = set(surplus_checkpoints(minutes, 3, 1 << 40))
+    kept = [info for info in minutes if info not in surplus]
+    assert kept[-3:] == minutes[-3:]
+    assert {info.time // DAY_US for info in kept} == {0, 1, 2}
+    assert {info.time // HOUR_US for info in kept} == set(range(72))
+    assert len(kept) == 72 + 2, "one an hour, and the newest three, of which one is an hour's"
+
+
+def test_the_byte_ceiling_wins_over_age_but_never_takes_the_newest() -> None:
+    infos = [at(n, size=100) for n in range(10)]
+    surplus = surplus_checkpoints(infos, 3, 250)
+    assert [info for info in infos if info not in surplus] == infos[-2:]
+    assert surplus_checkpoints([at(1, size=1000)], 3, 250) == []
