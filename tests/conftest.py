@@ -1,20 +1,32 @@
-"""Settings of the whole suite."""
+"""Settings for every test: property tests that do not depend on the machine's speed, live tests marked."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+from pathlib import Path
 
-import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
+
+LIVE = Path(__file__).parent / "live"
+
+# A loaded machine is no fault of the code: no deadlines, no complaints about slow generators.
+# CI draws the same examples each time; set HYPOTHESIS_PROFILE=explore to draw others.
+_CALM = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "fixed", deadline=None, derandomize=True, print_blob=True, suppress_health_check=_CALM
+)
+settings.register_profile(
+    "explore", deadline=None, max_examples=1000, print_blob=True, suppress_health_check=_CALM
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say that the main thread has no event loop, and give hypothesis its profile.
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-    Without the first, the first asyncio test after a plain one makes pytest-asyncio ask the policy for a
-    loop that nobody closes, and the session ends with a ResourceWarning that counts as an error.
-    """
-    asyncio.set_event_loop(None)
-    # A loaded machine is slow; how long one example takes proves nothing here.
-    hypothesis.settings.register_profile("suite", deadline=None)
-    hypothesis.settings.load_profile("suite")
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Live tests get time: their peers start, die and come back."""
+    for item in items:
+        if LIVE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))

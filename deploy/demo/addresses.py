@@ -53,13 +53,15 @@ def listening_ports(pid: int) -> set[int]:
     """TCP ports on which a process of ours listens, from /proc; empty once it is gone."""
     inodes = set()
     try:
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(link)
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
         lines = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
     except OSError:
         return set()
+    for link in links:
+        with contextlib.suppress(OSError):  # closed since it was listed
+            target = os.readlink(link)
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     rows = [line.split() for line in lines]
     return {int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A" and row[9] in inodes}
 
