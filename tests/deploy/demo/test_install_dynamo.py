@@ -53,7 +53,7 @@ def test_failed_installation_leaves_no_stamp_and_says_what_pip_said(
         pip.write_text("#!/bin/sh\necho try >> tries\necho 'the index is away' >&2\nexit 1\n")
         pip.chmod(0o755)
 
-    monkeypatch.setattr(install_dynamo.venv, "create", fake_environment)
+    monkeypatch.setattr("venv.create", fake_environment)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(install_dynamo.InstallFailed, match="the index is away"):
         install_dynamo.install(release)
