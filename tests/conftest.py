@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -22,6 +23,9 @@ settings.register_profile(
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Without it, the first asyncio test after a plain one makes pytest-asyncio ask the policy for a
+    # loop that nobody closes, and some later test fails for its ResourceWarning.
+    asyncio.set_event_loop(None)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 

@@ -188,9 +188,7 @@ class ZmtpMachine:
                 break
             start = position + body_at
             if flags == LONG:
-                start += 7
-                if start > end:
-                    break
+                start += 7  # beyond the end, `stop` is so too and the message is not whole
                 size = int.from_bytes(chunk[start - 8 : start], "big")
             elif flags:
                 break

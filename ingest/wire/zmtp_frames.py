@@ -66,7 +66,7 @@ def metadata_of(data: bytes) -> dict[bytes, bytes] | None:
         value_at = name_end + 4
         stop = value_at + int.from_bytes(data[name_end:value_at], "big")
         name = data[position + 1 : name_end].lower()
-        if not name or value_at > len(data) or stop > len(data) or name in properties:
+        if not name or stop > len(data) or name in properties:
             return None
         properties[name] = data[value_at:stop]
         position = stop

@@ -262,7 +262,7 @@ class RealPublisher:
         if heartbeat_ms:
             self.socket.heartbeat_ivl = heartbeat_ms
         self.socket.bind(f"tcp://127.0.0.1:{port or '*'}")
-        self.endpoint: str = self.socket.last_endpoint.decode()
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.port = int(self.endpoint.rpartition(":")[2])
 
     async def __aenter__(self) -> RealPublisher:

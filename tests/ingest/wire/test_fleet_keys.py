@@ -45,8 +45,7 @@ def parts_of(identity: dict[str, Any]) -> FleetKey:
     if identity["type"] == "Endpoint":
         return InstanceKey(*(identity[name] for name in InstanceKey._fields))
     if identity["type"] == "Model":
-        named = [identity[name] for name in InstanceKey._fields]
-        return CardKey(*named, identity.get("model_suffix"))
+        return CardKey._make(identity.get(name) for name in CardKey._fields)
     endpoint = identity["scope"]["endpoint"]
     return PublisherKeyParts(
         ScopeKind.ENDPOINT,

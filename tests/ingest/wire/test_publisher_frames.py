@@ -166,7 +166,8 @@ def test_fields_may_come_in_any_order() -> None:
 @pytest.mark.req("LOAD-12")
 @pytest.mark.parametrize("name", ["active_decode_blocks", "active_prefill_tokens", "kv_used_blocks"])
 def test_load_value_may_be_absent_or_nil(name: str) -> None:
-    expected = GOOD._replace(**{name: None})
+    values: dict[str, Any] = {name: None}
+    expected = GOOD._replace(**values)
     assert decoded_load(load(**{name: ...})) == expected
     assert decoded_load(load(**{name: None})) == expected
     assert decoded_load(load(**{name: U64_MAX})) == GOOD._replace(**{name: U64_MAX})
@@ -307,7 +308,8 @@ def test_rank_beyond_32_bits_is_malformed(rank: int) -> None:
 
 @pytest.mark.req("LOAD-13")
 def test_load_without_a_worker_is_malformed() -> None:
-    for event in (load(worker_id=...), load(worker_id=None), [], {}):
+    events: list[object] = [load(worker_id=...), load(worker_id=None), [], {}]
+    for event in events:
         assert decoded_load(event) == refused(FrameResult.MALFORMED)
 
 

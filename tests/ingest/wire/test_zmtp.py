@@ -225,6 +225,8 @@ BAD_GREETINGS = {
     "ZMTP 1.0": (b"\x01\x00", ZmtpReason.SIGNATURE),
     "ZMTP 1.0, long identity": (b"\xff" + bytes(8) + b"\x10", ZmtpReason.SIGNATURE),
     "ZMTP 2.0": (fake.OLD_VERSION.greeting, ZmtpReason.VERSION),
+    "ZMTP 2.1": (b"\xff" + bytes(8) + b"\x7f\x02", ZmtpReason.VERSION),
+    "version 0": (fake.greeting_bytes(0)[:11], ZmtpReason.VERSION),
     "PLAIN": (fake.greeting_bytes(mechanism=b"PLAIN"), ZmtpReason.MECHANISM),
     "CURVE": (fake.greeting_bytes(mechanism=b"CURVE"), ZmtpReason.MECHANISM),
     "no mechanism": (fake.greeting_bytes(mechanism=b""), ZmtpReason.MECHANISM),
@@ -294,6 +296,7 @@ def parts(*bodies: bytes) -> bytes:
 BAD_TRAFFIC = {
     "five frames": (parts(*SAMPLE) + fake.frame_bytes(b""), ZmtpReason.TOO_MANY_FRAMES),
     "a multipart message without an end": (parts(*[b""] * 50), ZmtpReason.TOO_MANY_FRAMES),
+    "a whole sample inside a message": (parts(b"x") + fake.message_bytes(SAMPLE), ZmtpReason.FRAME_OVERSIZED),
     "topic of 257 bytes": (fake.frame_bytes(b"t" * 257, more=True), ZmtpReason.FRAME_OVERSIZED),
     "publisher id of 9 bytes": (parts(TOPIC, b"p" * 9), ZmtpReason.FRAME_OVERSIZED),
     "sequence of 9 bytes": (parts(TOPIC, b"p" * 8, b"s" * 9), ZmtpReason.FRAME_OVERSIZED),
@@ -489,8 +492,9 @@ class Subscriber(asyncio.BufferedProtocol):
             for message in self.machine.receive_read(nbytes):
                 self.messages.put_nowait(message)
         except ZmtpRefused as refused:
-            for message in (*refused.messages, refused):
+            for message in refused.messages:
                 self.messages.put_nowait(message)
+            self.messages.put_nowait(refused)
             self.transport.close()
         self.transport.write(self.machine.bytes_to_send())
 
