@@ -24,6 +24,7 @@ KEY_BYTES_MAX: Final = 2 * KIB  # names are a few dozen bytes; etcd itself allow
 NAMESPACES_MAX: Final = 16
 VALUE_NESTING_MAX: Final = 64  # JSON depth; a deeper value is refused before parsing
 DUPLICATE_KEYS_NAMED_MAX: Final = 4  # keys named in one duplicate notice
+CONFLICTS_REPORTED_MAX: Final = 4_096  # key sets remembered as reported, oldest out
 MIXED_NAMED_MAX: Final = 8  # mixed (namespace, model) pairs named in one publish
 DP_SIZE_MAX: Final = 4_096  # ranks of one worker; a card that claims more is read as 1
 

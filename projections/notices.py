@@ -71,7 +71,10 @@ class IntakeResult(IntEnum):
 
 
 class DiscoveryNotice(NamedTuple):
-    """One counted discovery outcome. `keys` and `detail` are for the log line only."""
+    """One counted discovery outcome. All but `kind` is for the log line only.
+
+    records: how many records claim `identity`, 0 where none conflict.
+    """
 
     kind: DiscoveryKind
     namespace: str
@@ -80,6 +83,7 @@ class DiscoveryNotice(NamedTuple):
     keys: tuple[str, ...] = ()
     times: int = 1
     level: str = "warning"  # debug | info | warning
+    records: int = 0
 
 
 class SampleNotice(NamedTuple):

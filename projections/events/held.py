@@ -43,7 +43,11 @@ class KeyHeld(NamedTuple):
 
 
 class PassHeld(NamedTuple):
-    """Where the pass of a namespace stands."""
+    """Where the pass of a namespace stands.
+
+    revision: of its listing. watched: newest revision that came from each keyspace's
+    watch since then, in keyspace order.
+    """
 
     namespace: str
     source: str
@@ -52,6 +56,7 @@ class PassHeld(NamedTuple):
     ended: bool
     revision: int
     unwatched: tuple[int, ...]
+    watched: tuple[int, ...] = (0, 0, 0, 0)
 
 
 class WorkerHeld(NamedTuple):
@@ -66,11 +71,16 @@ class WorkerHeld(NamedTuple):
 
 
 class FleetHeld(NamedTuple):
-    """The fleet's generation, and what was already reported once (names of key sets)."""
+    """The fleet's generation, and what was already reported once.
+
+    reported: names of conflicting key sets, oldest first. mixed: (namespace, model) pairs.
+    full: keyspaces at their ceiling.
+    """
 
     generation: int
     reported: tuple[bytes, ...]
     mixed: tuple[tuple[str, str], ...]
+    full: tuple[int, ...] = ()
 
 
 class SampleHeld(NamedTuple):
