@@ -1,0 +1,42 @@
+"""The source that settings name. The optional libraries are imported here and nowhere before.
+
+Each source lives behind an extra of its own, so choosing one is also the moment to find
+that it is not installed; that is `SourceMissing`, with the line that mends it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from ingest.discovery.file_source import FileSource
+from ingest.discovery.settings import DiscoverySettings, SourceKind
+from ingest.discovery.source import DiscoverySource, EndReason, SourceFailed
+
+# kind -> module and class behind an extra, and the extra
+_OPTIONAL: Final = {
+    SourceKind.ETCD: ("ingest.discovery.etcd_source", "EtcdSource", "etcd"),
+    SourceKind.ETCD3: ("ingest.discovery.etcd3_adapter", "Etcd3Source", "etcd3"),
+}
+
+
+class SourceMissing(SourceFailed):
+    """The library of the chosen source is not installed; the pass ends, `detail` says what to install."""
+
+
+def source_of(settings: DiscoverySettings) -> DiscoverySource:
+    """A new source. Raises SourceMissing, or ValueError where its section is absent."""
+    if settings.source is SourceKind.FILE:
+        if settings.file is None:
+            raise ValueError("source file needs a root")
+        return FileSource(settings.file)
+    if settings.etcd is None:
+        raise ValueError(f"source {settings.source} needs endpoints")
+    module, class_name, extra = _OPTIONAL[settings.source]
+    try:
+        source_class: Any = getattr(importlib.import_module(module), class_name)
+    except ImportError as problem:
+        text = f"source {settings.source} needs its library: pip install 'picklog[{extra}]'"
+        raise SourceMissing(EndReason.ERROR, text) from problem
+    source: DiscoverySource = source_class(settings.etcd)
+    return source
