@@ -114,6 +114,9 @@ class Question(NamedTuple):
     estimated_tokens: prompt tokens by the character and word heuristic, >= 1.
     rotation_prefill, rotation_decode: the replica's rotations of this model before.
     draws: 53-bit integers, one per phase that may need one.
+    rotations_prefill: the same per namespace, in the order of `namespaces`; () where one
+    rotation serves all of them. Two pools that take turns on one rotation would each see
+    only every other value of it, and half of their workers would never be chosen.
     """
 
     request_id: str
@@ -128,6 +131,7 @@ class Question(NamedTuple):
     rotation_prefill: int
     rotation_decode: int
     draws: tuple[int, ...] = ()
+    rotations_prefill: tuple[int, ...] = ()
 
 
 class Chosen(NamedTuple):
@@ -164,7 +168,9 @@ class Outcome(NamedTuple):
     """What a pick decided. Equal outcomes encode to equal bytes.
 
     namespace: of the chosen workers, None where none was chosen.
-    rows_digest: xxh3-128 over the packed rows of all candidates, prefill then decode.
+    rotation_prefill: of the chosen namespace where the question gave one for each.
+    rows_digest: xxh3-128 over the packed rows of all candidates, prefill then decode,
+    each in canonical order.
     """
 
     namespace: str | None

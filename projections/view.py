@@ -1,0 +1,207 @@
+"""The reading side of a picker: projections at one as-of, plus the replica's own news.
+
+A view is never torn: it has one as-of, and a pick reads nothing else. The overlay holds
+the picks and ends that this replica made and that the as-of does not hold yet, so that a
+burst within one log round trip is not sent to one rank (decision 28). Charges of both are
+added; an end in the overlay lifts the stall of a pick in the fold, and a fault in it makes
+that pick's workers suspect.
+
+Own numbers of picks and ends grow by one and a replica's records reach the log in that
+order, so what the as-of holds of them is a prefix: `Overlay.folded` drops it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Any, NamedTuple
+
+from projections.bounds import LEDGER_LINES_MAX
+from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, own_number
+from projections.identity import RankKey, WorkerKey
+from projections.load.ledger import Ledger, WorkerLines
+from projections.load.ledger_lines import (
+    is_stall,
+    is_suspicion,
+    lines_of,
+    lines_of_lost,
+    unanswered_after,
+)
+from projections.load.store import HeldSample, LoadStore
+from projections.registry.fleet import Fleet, Worker
+
+_new: Any = tuple.__new__
+_NO_RANKS: dict[int, Any] = {}
+_NO_LINES = WorkerLines()
+
+
+class Overlay:
+    """Own picks and ends that are not inside the as-of. At most LEDGER_LINES_MAX ends."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.ends: dict[bytes, DispatchEnded] = {}
+        self.faults: dict[bytes, DispatchEnded] = {}  # those of `ends` that accuse their workers
+        self._picks: list[tuple[int, bytes]] = []  # (own number, pick id) in order
+        self._ends: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        """Own facts held."""
+        return len(self._picks) + len(self._ends)
+
+    def add_pick(self, fact: PickMade) -> None:
+        """An own pick went out."""
+        insort(self._picks, (own_number(fact), fact.pick_id))
+        self.ledger.add(fact.pick_id, lines_of(fact))
+
+    def add_lost(self, replica: bytes, lost: LostPick, own_seq: int) -> None:
+        """The same from a PicksLost, with its end if that has a number <= own_seq."""
+        insort(self._picks, (own_number(lost), lost.pick_id))
+        self.ledger.add(lost.pick_id, lines_of_lost(replica, lost))
+        if lost.ended_at is not None and lost.ended_seq is not None and lost.ended_seq <= own_seq:
+            self.ledger.end(lost.pick_id, lost.ended_at, Fault.NONE)
+
+    def add_end(self, fact: DispatchEnded) -> None:
+        """An own dispatch ended, whether its pick is here or in the fold."""
+        if fact.pick_id in self.ends:
+            return
+        self.ends[fact.pick_id] = fact
+        if fact.fault == Fault.FAULT:
+            self.faults[fact.pick_id] = fact
+        insort(self._ends, (fact.own_seq, fact.pick_id))
+        if len(self._ends) > LEDGER_LINES_MAX:
+            self._forget_end()
+
+    def folded(self, own_seq: int) -> None:
+        """The as-of holds the own facts with numbers up to `own_seq`: forget them."""
+        picks, ends = self._picks, self._ends
+        while picks and picks[0][0] <= own_seq:
+            self.ledger.forget(picks.pop(0)[1])
+        while ends and ends[0][0] <= own_seq:
+            self._forget_end()
+
+    def _forget_end(self) -> None:
+        pick_id = self._ends.pop(0)[1]
+        del self.ends[pick_id]
+        self.faults.pop(pick_id, None)
+
+
+class RankReading(NamedTuple):
+    """What is known of one rank: its latest sample of any age, and its unanswered charges."""
+
+    dp_rank: int
+    sample: HeldSample | None
+    unanswered_tokens: int
+    unanswered_blocks: int
+
+
+class WorkerReading(NamedTuple):
+    """What is known of one worker at a time, all its declared ranks in order."""
+
+    suspect: bool
+    stalled: bool
+    ranks: list[RankReading]
+
+
+class View:
+    """Projections at `as_of` with an overlay. Valid until the fold applies its next record."""
+
+    __slots__ = ("_faults", "as_of", "fleet", "ledger", "load", "overlay")
+
+    def __init__(self, as_of: int, fleet: Fleet, load: LoadStore, ledger: Ledger, overlay: Overlay) -> None:
+        self.as_of = as_of
+        self.fleet = fleet
+        self.load = load
+        self.ledger = ledger
+        self.overlay = overlay
+        self._faults = self._overlay_faults()
+
+    def sample(self, rank: RankKey) -> HeldSample | None:
+        """The latest sample of a rank, of any age."""
+        return self.load.sample(*rank)
+
+    def last_sample_at(self, worker: WorkerKey) -> int | None:
+        """When a worker was last heard, log time."""
+        return self.load.last_sample_at(*worker)
+
+    def unanswered(self, rank: RankKey, at: int) -> tuple[int, int]:
+        """(tokens, blocks) sent to a rank, unanswered and younger than 30 s at log time `at`."""
+        heard_at = self.last_sample_at(rank.worker)
+        tokens, blocks = self.ledger.unanswered(rank, heard_at, at)
+        own_tokens, own_blocks = self.overlay.ledger.unanswered(rank, heard_at, at)
+        return tokens + own_tokens, blocks + own_blocks
+
+    def unanswered_tokens(self, rank: RankKey, at: int) -> int:
+        """The prompt tokens of `unanswered`."""
+        return self.unanswered(rank, at)[0]
+
+    def unanswered_blocks(self, rank: RankKey, at: int) -> int:
+        """The blocks of `unanswered`."""
+        return self.unanswered(rank, at)[1]
+
+    def is_stalled(self, worker: WorkerKey, at: int) -> bool:
+        """Whether a request of two blocks has been unanswered by a worker for 5 s (STORE-08)."""
+        after = unanswered_after(self.last_sample_at(worker), at)
+        return any(
+            lines is not None and is_stall(lines.stalls, after, at, self.overlay.ends)
+            for lines in (self.ledger.worker(*worker), self.overlay.ledger.worker(*worker))
+        )
+
+    def is_suspect(self, worker: WorkerKey, at: int) -> bool:
+        """Whether a fault was seen at a worker within 10 s and no newer sample of it (decision 20)."""
+        heard_at = self.last_sample_at(worker)
+        return self.ledger.is_suspect(worker, heard_at, at) or is_suspicion(
+            self._faults.get(worker), heard_at, at
+        )
+
+    def read(self, worker: Worker, at: int, weigh: bool = True) -> WorkerReading:
+        """Everything above for all ranks of a worker in one go, for pickers.
+
+        weigh: False reads as if the ledger were empty (`PickSettings.ledger`).
+        """
+        key = worker.key
+        held = self.load.worker(*key)
+        samples = _NO_RANKS if held is None else held.samples
+        lines = self.ledger.worker(*key) if weigh else None
+        own = self.overlay.ledger.worker(*key) if weigh else None
+        if lines is None and own is None and not (weigh and self._faults):
+            found = [_new(RankReading, (rank, samples.get(rank), 0, 0)) for rank in worker.ranks()]
+            return WorkerReading(False, False, found)
+        heard_at = None if held is None else held.last_sample_at
+        after = unanswered_after(heard_at, at)
+        lines = lines or _NO_LINES
+        own = own or _NO_LINES
+        ends = self.overlay.ends
+        suspect = is_suspicion(lines.suspect_from, heard_at, at) or is_suspicion(
+            self._faults.get(key), heard_at, at
+        )
+        stalled = is_stall(lines.stalls, after, at, ends) or is_stall(own.stalls, after, at, ends)
+        return WorkerReading(suspect, stalled, _ranks(worker, samples, lines, own, after))
+
+    def _overlay_faults(self) -> dict[tuple[str, int], int]:
+        """Newest fault of the overlay's ends by worker."""
+        faults: dict[tuple[str, int], int] = {}
+        for pick_id, end in self.overlay.faults.items():
+            for line in self.ledger.lines(pick_id) or self.overlay.ledger.lines(pick_id):
+                key = (line.namespace, line.instance_id)
+                faults[key] = max(end.ended_at, faults.get(key, end.ended_at))
+        return faults
+
+
+def _ranks(
+    worker: Worker, samples: dict[int, HeldSample], lines: WorkerLines, own: WorkerLines, after: int
+) -> list[RankReading]:
+    """Ranks of a worker with what the fold and the overlay charge them."""
+    found = []
+    charged, own_charged = lines.ranks, own.ranks
+    for rank in worker.ranks():
+        tokens = blocks = 0
+        charges = charged.get(rank)
+        if charges is not None:
+            tokens, blocks = charges.after(after)
+        charges = own_charged.get(rank)
+        if charges is not None:
+            more_tokens, more_blocks = charges.after(after)
+            tokens += more_tokens
+            blocks += more_blocks
+        found.append(_new(RankReading, (rank, samples.get(rank), tokens, blocks)))
+    return found

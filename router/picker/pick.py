@@ -1,0 +1,101 @@
+"""Pick: ask a question of a view, by the rule that the settings name.
+
+The result is a function of its arguments, to the bit: no clock, no draw, no order that
+insertion history or hashing could change. So a recorded question asked again of the same
+as-of yields the same outcome, byte for byte (decision 14, 28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import xxhash
+
+from projections.bounds import PICK_ROWS_MAX
+from projections.events.control import PickSettings
+from projections.events.picks import Chosen, Outcome, Phase, PhaseOutcome, Question
+from projections.view import View
+from router.picker import load_based
+from router.picker.decision import Decision, PhaseDecision
+from router.picker.load_based import blocks_of
+from router.picker.rows import CandidateRow, pack_rows
+
+Rule = Callable[[View, Question, PickSettings, tuple[int, ...]], Decision]
+
+PICKERS: dict[str, Rule] = {"load_based": load_based.decide}
+"""Picking rules by the name that `PickSettings.picker` gives."""
+
+DEFAULT_PICKER = "load_based"
+
+
+class UnknownPicker(ValueError):
+    """Settings name a rule that this release does not have."""
+
+
+def pick(view: View, question: Question, settings: PickSettings, flags: tuple[int, ...] = ()) -> Outcome:
+    """The outcome of a question. Raises UnknownPicker, nothing else.
+
+    flags: numbered behaviours of the replica that asked, from its ReplicaStarted.
+    """
+    prefill, decode = _decide(view, question, settings, flags)
+    winner = decode.rows[decode.winner] if decode.winner is not None else None
+    digest = xxhash.xxh3_128(pack_rows(prefill.rows))
+    digest.update(pack_rows(decode.rows))
+    tokens = question.estimated_tokens
+    return Outcome(
+        namespace=winner.namespace if winner is not None else None,
+        prefill=_outcome(prefill, _charged(prefill, tokens, tokens)),
+        decode=_outcome(decode, _charged(decode, 0 if prefill.winner is not None else tokens, tokens)),
+        rotation_prefill=prefill.rotation,
+        rotation_decode=decode.rotation,
+        rows_digest=digest.digest(),
+    )
+
+
+def candidate_table(
+    view: View, question: Question, settings: PickSettings, flags: tuple[int, ...] = ()
+) -> dict[Phase, list[CandidateRow]]:
+    """All candidates of both phases: the winner first, then as in the recorded rows."""
+    decision = _decide(view, question, settings, flags)
+    return {Phase.PREFILL: _ranked(decision.prefill), Phase.DECODE: _ranked(decision.decode)}
+
+
+def _decide(view: View, question: Question, settings: PickSettings, flags: tuple[int, ...]) -> Decision:
+    rule = PICKERS.get(settings.picker)
+    if rule is None:
+        raise UnknownPicker(f"no picker named {settings.picker!r}: it is one of {', '.join(sorted(PICKERS))}")
+    return rule(view, question, settings, flags)
+
+
+def _outcome(decision: PhaseDecision, chosen: Chosen | None) -> PhaseOutcome:
+    best = _ranked(decision, PICK_ROWS_MAX)
+    margin = None
+    if len(best) > 1:
+        cost, next_cost = best[0].cost, best[1].cost
+        if cost is not None and next_cost is not None:
+            margin = next_cost - cost
+    return PhaseOutcome(int(decision.reason), chosen, len(decision.rows), margin, pack_rows(best))
+
+
+def _charged(decision: PhaseDecision, charge_tokens: int, prompt_tokens: int) -> Chosen | None:
+    """The chosen rank with what it is charged: a rank without a prefill partner gets both."""
+    if decision.winner is None:
+        return None
+    row, worker = decision.rows[decision.winner], decision.workers[decision.winner]
+    blocks = blocks_of(prompt_tokens, worker.block_size)
+    return Chosen(row.instance_id, row.dp_rank, worker.dp_declared, charge_tokens, blocks)
+
+
+def _ranked(decision: PhaseDecision, limit: int | None = None) -> list[CandidateRow]:
+    """Winner, then by cost, then those without one; equals in canonical order, left-out last."""
+    rows, winner = decision.rows, decision.winner
+    if winner is None:
+        return rows[:limit]
+    costs = sorted((row[3], place) for place, row in enumerate(rows) if row[3] is not None)
+    order = [winner]
+    order += [place for _, place in costs if place != winner]
+    if limit is None or len(order) < limit:
+        without = [place for place, row in enumerate(rows) if row[3] is None and place != winner]
+        order += [place for place in without if not rows[place].excluded]
+        order += [place for place in without if rows[place].excluded]
+    return [rows[place] for place in order[:limit]]
