@@ -5,9 +5,11 @@
 A libzmq XPUB in a process of its own sends messages of the size of a real sample (4 frames,
 177 bytes of body). Each side subscribes, waits until the publisher has queued everything, and
 then takes the time to receive it all, so that the publisher's own Python is not measured. Rounds
-alternate; the ratio is the median over rounds. With two CPUs the subscriber is pinned to one and
+alternate; the ratios are medians over rounds. With two CPUs the subscriber is pinned to one and
 the publisher to another. `cpu` counts the subscriber's process with all its threads (libzmq
-reads in a thread of its own). The last line decodes without a socket, in steps of 2 KiB.
+reads in a thread of its own) and is what the exit status judges: pinned to one CPU of a quiet
+machine both ratios agree, but a busy neighbour falls upon one side's seconds and not the other's.
+The last line decodes without a socket, in steps of 2 KiB.
 
 Target: at least 5 times.
 """
@@ -168,7 +170,7 @@ def main() -> int:
     rate = statistics.median(asked.messages / ours[0] for ours, _ in rounds)
     print(f"zmtp receive: {rate:,.0f}/s, ratio {ratio:.1f} (cpu {ratio_cpu:.1f}), target {TARGET_RATIO:.0f}")
     print(f"zmtp decode without a socket: {asked.messages / decode_alone(asked.messages):,.0f}/s")
-    return 0 if ratio >= TARGET_RATIO else 1
+    return 0 if ratio_cpu >= TARGET_RATIO else 1
 
 
 if __name__ == "__main__":
