@@ -13,7 +13,7 @@ import difflib
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,10 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
+Signature = tuple[tuple[int, int, int] | None, ...]
+"""Size, modification time (ns) and inode of each file; None where it cannot be looked at."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
     """A valid configuration, what was said about it, and where it came from."""
@@ -62,6 +66,9 @@ class LoadedConfig:
 
     watched: tuple[Path, ...] = ()
     """Files whose change may change the configuration."""
+
+    seen: Signature = ()
+    """How those files looked just before they were read, so that no later change is missed."""
 
     @property
     def digest(self) -> str:
@@ -86,16 +93,19 @@ def load_config(
     data: dict[str, Any] = {}
     places = Places()
     watched: list[Path] = [] if file is None else [file]
+    seen = look_at(watched)
     if file is not None:
         data, places = _read_mapping(file, variables)
         key_file = value_at(data, ("api_keys", "file"))
         if isinstance(key_file, str) and key_file:
-            watched.append(_join_key_file(data, places, file.parent / key_file, variables))
+            watched.append(file.parent / key_file)
+            seen += look_at(watched[1:])
+            _join_key_file(data, places, watched[1], variables)
     _merge_environment(data, places, variables)
     for dotted, value in (overrides or {}).items():
         _put(data, places, tuple(dotted.split(".")), value, Place("command line"))
     config, report = check_data(data, places, extras=extras)
-    return LoadedConfig(config, report, file, tuple(watched))
+    return LoadedConfig(config, report, file, tuple(watched), seen)
 
 
 def check_data(
@@ -127,6 +137,19 @@ def find_config_file() -> Path | None:
         if path.is_file():
             return path
     return None
+
+
+def look_at(paths: Iterable[Path]) -> Signature:
+    """The present signature of the files, behind symbolic links; never raises."""
+    seen: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except (OSError, ValueError):
+            seen.append(None)
+        else:
+            seen.append((status.st_size, status.st_mtime_ns, status.st_ino))
+    return tuple(seen)
 
 
 def installed_extras() -> frozenset[str]:
@@ -215,7 +238,7 @@ def _read_bounded(path: Path) -> bytes:
         ) from None
 
 
-def _join_key_file(data: dict[str, Any], places: Places, path: Path, variables: Mapping[str, str]) -> Path:
+def _join_key_file(data: dict[str, Any], places: Places, path: Path, variables: Mapping[str, str]) -> None:
     """Append the keys of `api_keys.file`, a mapping with `keys` or a bare list, to the file's own."""
     raw, key_places = parse_yaml(_read_bounded(path), str(path))
     listed = raw.get("keys") if isinstance(raw, dict) else raw
@@ -228,7 +251,7 @@ def _join_key_file(data: dict[str, Any], places: Places, path: Path, variables: 
         raise ConfigError(key_places.located([replace(found, place=Place(str(path))) for found in findings]))
     own = data["api_keys"].get("keys") or []
     if not isinstance(own, list):
-        return path
+        return
     below = len(("keys",)) if isinstance(raw, dict) else 0
     for keys, place in key_places.known.items():
         tail = keys[below:]
@@ -236,7 +259,6 @@ def _join_key_file(data: dict[str, Any], places: Places, path: Path, variables: 
             places.put(("api_keys", "keys", len(own) + tail[0], *tail[1:]), place)
     assert isinstance(substituted, list)
     data["api_keys"]["keys"] = [*own, *substituted]
-    return path
 
 
 def _rename(data: dict[str, Any], places: Places, old: tuple[str, ...], new: tuple[str, ...]) -> None:

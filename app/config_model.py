@@ -5,6 +5,7 @@ the model this module walks its shape: every leaf key (for the table of reload c
 documentation) and the keys that may stand at a path (for "did you mean").
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -130,6 +131,11 @@ def plain_settings(value: object, *, masked: bool) -> Any:
         return {str(key): plain_settings(item, masked=masked) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_settings(item, masked=masked) for item in value]
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool):
         return value
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else hex(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -7,17 +7,12 @@ configuration that is refused is reported once and changes nothing: the one in f
 """
 
 import asyncio
-import os
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 from app.config_findings import ConfigError
-from app.config_load import LoadedConfig
+from app.config_load import LoadedConfig, Signature, look_at
 
 POLL_S = 1.0
-
-Signature = tuple[tuple[int, int, int] | None, ...]
-"""Size, modification time (ns) and inode of each file; None where it cannot be looked at."""
 
 
 class FileWatch:
@@ -39,19 +34,6 @@ class FileWatch:
         self._last = seen
 
 
-def look_at(paths: Iterable[Path]) -> Signature:
-    """The present signature of the files; never raises for a missing or forbidden one."""
-    seen: list[tuple[int, int, int] | None] = []
-    for path in paths:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):
-            seen.append(None)
-        else:
-            seen.append((status.st_size, status.st_mtime_ns, status.st_ino))
-    return tuple(seen)
-
-
 async def watch_config_files(
     loaded: LoadedConfig,
     load: Callable[[], LoadedConfig],
@@ -66,7 +48,7 @@ async def watch_config_files(
     watch.
     """
     paths = loaded.watched
-    watch = FileWatch(look_at(paths))
+    watch = FileWatch(loaded.seen)
     while paths:
         await asyncio.sleep(poll_s)
         seen = look_at(paths)
@@ -78,9 +60,9 @@ async def watch_config_files(
             watch.was_read(seen)
             on_refused(refusal)
             continue
-        if look_at(paths) != seen:
-            continue
-        paths = fresh.watched
-        watch.was_read(seen if fresh.watched == loaded.watched else look_at(paths))
-        loaded = fresh
-        await on_change(fresh)
+        read = dict(zip(fresh.watched, fresh.seen, strict=True))
+        stood_still = all(read.get(path, look) == look for path, look in zip(paths, seen, strict=True))
+        if stood_still and look_at(fresh.watched) == fresh.seen:
+            paths = fresh.watched
+            watch.was_read(fresh.seen)
+            await on_change(fresh)

@@ -205,7 +205,7 @@ def test_client_certificate_and_key_come_together(only: str) -> None:
 
 @pytest.mark.req("CFG-20")
 def test_login_over_plaintext_is_a_warning() -> None:
-    login = {f"{ETCD}.auth": {"username": "u", "password": "p"}}
+    login: dict[str, object] = {f"{ETCD}.auth": {"username": "u", "password": "p"}}
     assert warnings(login) == [f"{ETCD}.auth: user and password travel unencrypted"]
     assert not warnings({**login, f"{ETCD}.endpoints": ["https://h:1"]})
 
@@ -293,7 +293,7 @@ def test_empty_allow_list_is_a_warning_since_nothing_may_be_dialled() -> None:
 
 @pytest.mark.req("CFG-30")
 def test_external_endpoints_in_direct_mode_are_one_warning() -> None:
-    public = {f"{ETCD}.endpoints": ["8.8.8.8:2379", "etcd.example.com:2379"]}
+    public: dict[str, object] = {f"{ETCD}.endpoints": ["8.8.8.8:2379", "etcd.example.com:2379"]}
     assert [line.split(",")[0] for line in warnings(public)] == [f"{ETCD}.endpoints: look external"]
 
 

@@ -25,7 +25,7 @@ def warnings(data: dict[str, Any]) -> list[str]:
     return [f"{finding.path}: {finding.message}" for finding in report.warnings]
 
 
-def kubernetes(source: str = "kubernetes_pods", **section: object) -> dict[str, Any]:
+def kubernetes(source: str = "kubernetes_pods", **section: Any) -> dict[str, Any]:
     base: dict[str, object] = {"namespace": "fleet", "dynamo_namespace": "dynamo", "model": "m"}
     chosen = {key: value for key, value in {**base, **section}.items() if value is not None}
     return {"dynamo": {"enabled": True, "discovery": {"source": source, "kubernetes": chosen}}}
@@ -33,7 +33,7 @@ def kubernetes(source: str = "kubernetes_pods", **section: object) -> dict[str, 
 
 @pytest.mark.req("CFG-32")
 @pytest.mark.parametrize("change", [{"namespace": "Fleet"}, {"namespace": "a.b"}, {"namespace": None}])
-def test_kubernetes_namespace_is_a_dns_label(change: dict[str, object]) -> None:
+def test_kubernetes_namespace_is_a_dns_label(change: dict[str, Any]) -> None:
     assert not errors(kubernetes())
     assert errors(kubernetes(**change))[0].startswith("dynamo.discovery.kubernetes.namespace: ")
 
@@ -52,7 +52,7 @@ ONE = {"component": "c", "model": "m"}
     "change",
     [{"model": None}, {"models": [ONE]}, {"model": ""}, {"model": "a b"}, {"model": None, "models": []}],
 )
-def test_pods_need_exactly_one_usable_model_or_models(change: dict[str, object]) -> None:
+def test_pods_need_exactly_one_usable_model_or_models(change: dict[str, Any]) -> None:
     assert errors(kubernetes(**change))
     assert not errors(kubernetes(model=None, models=[ONE]))
 
