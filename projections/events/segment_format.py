@@ -19,8 +19,7 @@ them for other languages. Everything here is a function over bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from enum import Enum
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -75,13 +74,14 @@ class Frame(NamedTuple):
     """A batch (or footer) that checks: where it stands and what it says.
 
     first_offset: of its first record; in a footer the offset after the last record.
+    records:      how many; in a footer the number of index entries.
     head:         chain head after it.
     """
 
     position: int
     end: int
     first_offset: int
-    count: int
+    records: int
     head: bytes
 
 
@@ -90,34 +90,6 @@ class IndexEntry(NamedTuple):
 
     first_offset: int
     position: int
-
-
-class StopKind(Enum):
-    """How a scan ended."""
-
-    CLEAN = "clean"  # no byte, or only zeros, after the last batch
-    SEALED = "sealed"  # at the footer
-    TORN = "torn"  # a frame that does not check, and no good one after it
-    CORRUPT = "corrupt"  # a frame that does not check, and a good one after it
-
-
-class Stop(NamedTuple):
-    """Where a scan ended: position in the bytes, offset that was expected there, why."""
-
-    kind: StopKind
-    position: int
-    offset: int
-    detail: str = ""
-
-
-class Scan(NamedTuple):
-    """What a scan found. head: after the last frame that checks. index: as a footer holds it."""
-
-    batches: list[Frame]
-    end_offset: int
-    head: bytes
-    stop: Stop
-    index: list[IndexEntry]
 
 
 class SegmentRefused(ValueError):
@@ -235,8 +207,8 @@ def _head_after(data: bytes, position: int, end: int, head: bytes) -> bytes:
 def frame_records(data: bytes, frame: Frame) -> list[bytes]:
     """The records of a batch, in order. Raises SegmentRefused where lengths do not add up."""
     start = frame.position + FRAME_HEAD_BYTES
-    lengths = struct.unpack_from(f"<{frame.count}I", data, start)
-    ends = [*accumulate(lengths, initial=start + 4 * frame.count)]
+    lengths = struct.unpack_from(f"<{frame.records}I", data, start)
+    ends = [*accumulate(lengths, initial=start + 4 * frame.records)]
     if ends[-1] != frame.end or max(lengths) > RECORD_BYTES_MAX:
         raise SegmentRefused("lengths of records do not add up to the batch")
     return [data[begin:end] for begin, end in pairwise(ends)]
@@ -278,9 +250,6 @@ def read_footer(
     return Frame(position, end + TAIL_BYTES, end_offset, count, after), entries
 
 
-# Scanning ----------------------------------------------------------------------------
-
-
 class IndexBuilder:
     """Chooses the batches that a sparse index names, while they are written or scanned."""
 
@@ -295,84 +264,9 @@ class IndexBuilder:
             self._next = position + INDEX_STEP_BYTES
 
 
-def scan(data: bytes, header: SegmentHeader) -> Scan:
-    """All batches of a whole segment, and the exact place and kind of the first thing that does not check.
-
-    data: the segment's bytes from its header on. A batch must continue the chain, begin at
-    or beyond the offset after the one before it, and hold records that add up to its size.
-    """
-    head = chain_start(header)
-    batches: list[Frame] = []
-    index = IndexBuilder()
-    offset, position = header.first_offset, HEADER_BYTES
-    while True:
-        try:
-            frame = read_frame(data, position, header.mark, head)
-            if frame.first_offset != offset:
-                raise SegmentRefused(f"the batch says offset {frame.first_offset}, {offset} is due")
-            frame_records(data, frame)
-        except SegmentRefused as refusal:
-            stop, head = _stop_at(data, position, offset, header, head, str(refusal))
-            return Scan(batches, offset, head, stop, index.entries)
-        batches.append(frame)
-        index.note(frame.first_offset, frame.position)
-        offset, position, head = offset + frame.count, frame.end, frame.head
-
-
-def _stop_at(
-    data: bytes, position: int, offset: int, header: SegmentHeader, head: bytes, detail: str
-) -> tuple[Stop, bytes]:
-    """Judge what stands where a batch was due; the second value is the last good chain head."""
-    if is_zero(data, position):
-        return Stop(StopKind.CLEAN, position, offset), head
-    try:
-        footer, _ = read_footer(data, position, header, head)
-        if footer.first_offset == offset:
-            return Stop(StopKind.SEALED, position, offset), footer.head
-        detail = f"the footer ends at offset {footer.first_offset}, {offset} is due"
-    except SegmentRefused:
-        pass
-    for later in good_frames_after(data, position, header):
-        detail = f"{detail}; a good batch with offset {later.first_offset} follows at byte {later.position}"
-        return Stop(StopKind.CORRUPT, position, offset, detail), head
-    if _is_sealed(data, header):
-        return Stop(StopKind.CORRUPT, position, offset, f"{detail}; the segment was sealed"), head
-    return Stop(StopKind.TORN, position, offset, detail), head
-
-
-def is_zero(data: bytes, position: int) -> bool:
-    """Whether only zeros follow: room that was taken ahead, never written."""
-    rest = len(data) - position
-    return data.count(0, position) == rest if rest else True
-
-
-def good_frames_after(data: bytes, position: int, header: SegmentHeader) -> Iterator[Frame]:
-    """Batches beyond `position` whose records all carry right check words, chain or not."""
-    at = data.find(header.mark, position + 1)
-    while at >= 0:
-        try:
-            frame = read_frame(data, at, header.mark, None)
-            if all(map(record_checks, frame_records(data, frame))):
-                yield frame
-        except SegmentRefused:
-            pass
-        at = data.find(header.mark, at + 1)
-
-
 def record_checks(record: bytes) -> bool:
     """Whether a record's check word is that of its bytes."""
     if len(record) < _RECORD_BYTES_MIN:
         return False
     word: int = _CHECK.unpack_from(record, len(record) - 8)[0]
     return word == xxhash.xxh3_64_intdigest(record[:-8])
-
-
-def _is_sealed(data: bytes, header: SegmentHeader) -> bool:
-    position = footer_position(data[-TAIL_BYTES:], header)
-    if position is None or position > len(data):
-        return False
-    try:
-        read_footer(data, position, header, None)
-    except SegmentRefused:
-        return False
-    return True
