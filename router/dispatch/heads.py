@@ -1,0 +1,189 @@
+"""Heads of a backend's answers: parsing, and how the body is framed.
+
+Strict where leniency would let one answer be read as two: both framings at once, two
+different lengths, a chunk size that is no plain hex number and a bare line feed are
+refused, and the connection with them (RFC 9112, 6.3 and 7.1). Everything is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Final, NamedTuple
+
+from projections.bounds import KIB
+
+HEAD_BYTES_MAX: Final = 64 * KIB
+HEADERS_MAX: Final = 256
+CHUNK_LINE_BYTES_MAX: Final = 1 * KIB
+TRAILER_BYTES_MAX: Final = 16 * KIB
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\0]*)?\Z")
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*\Z")
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+
+
+class HeadRefused(Exception):
+    """A backend's answer is not readable HTTP/1.1. Says which rule, no content."""
+
+
+class Framing(Enum):
+    """How the end of a body is known."""
+
+    NONE = 1
+    LENGTH = 2
+    CHUNKED = 3
+    UNTIL_CLOSE = 4
+
+
+class AnswerHead(NamedTuple):
+    """Status, headers as they came, and the body's framing. length: for LENGTH only."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    framing: Framing
+    length: int
+    keep_alive: bool
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, by lower case name."""
+        for key, value in self.headers:
+            if len(key) == len(name) and key.lower() == name:
+                return value
+        return None
+
+
+def parse_head(data: bytes, *, bodiless: bool = False) -> AnswerHead:
+    """The head in `data`, the bytes before the blank line. bodiless: answer to a HEAD.
+
+    Raises HeadRefused.
+    """
+    first, *lines = data.split(b"\r\n")
+    status_line = _STATUS.match(first)
+    if status_line is None:
+        raise HeadRefused("status line")
+    if len(lines) > HEADERS_MAX:
+        raise HeadRefused("too many headers")
+    status = int(status_line[2])
+    headers = []
+    lengths: set[bytes] = set()
+    codings: list[bytes] = []
+    tokens = b""
+    for line in lines:
+        match = _HEADER.match(line)
+        if match is None:
+            raise HeadRefused("header line")
+        name, value = match.groups()
+        headers.append((name, value))
+        lower = name.lower()
+        if lower == b"content-length":
+            lengths.add(value)
+        elif lower == b"transfer-encoding":
+            codings.append(value.lower())
+        elif lower == b"connection":
+            tokens += b"," + value.lower()
+    framing, length = _framing(status, lengths, codings, bodiless)
+    named = {token.strip() for token in tokens.split(b",")}
+    keep_alive = b"close" not in named and (status_line[1] == b"1" or b"keep-alive" in named)
+    return AnswerHead(
+        status, tuple(headers), framing, length, keep_alive and framing is not Framing.UNTIL_CLOSE
+    )
+
+
+def _framing(status: int, lengths: set[bytes], codings: list[bytes], bodiless: bool) -> tuple[Framing, int]:
+    if codings and lengths:
+        raise HeadRefused("length beside transfer coding")
+    if codings and codings != [b"chunked"]:
+        raise HeadRefused("transfer coding")
+    if len(lengths) > 1:
+        raise HeadRefused("two lengths")
+    length = 0
+    for text in lengths:
+        if not text.isdigit() or len(text) > 15:
+            raise HeadRefused("length")
+        length = int(text)
+    if bodiless or status in (204, 304) or status < 200:
+        return Framing.NONE, 0
+    if codings:
+        return Framing.CHUNKED, 0
+    return (Framing.LENGTH, length) if lengths else (Framing.UNTIL_CLOSE, 0)
+
+
+class ChunkDecoder:
+    """Takes the chunk framing off a body, fed in any cut.
+
+    `feed` returns the body bytes in the data, in order. `done` is set at the end of the
+    trailers; bytes after it are in `surplus` (a backend that sends any is not kept).
+    """
+
+    __slots__ = ("_ending", "_held", "_left", "_trailers", "done", "surplus")
+
+    def __init__(self) -> None:
+        self._held = b""  # an incomplete line
+        self._left = 0  # bytes of the current chunk still to come
+        self._ending = 0  # 1: the line end after a chunk is due; 2: in the trailers
+        self._trailers = 0  # bytes of trailers seen
+        self.done = False
+        self.surplus = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Body bytes in `data`. Raises HeadRefused at broken framing."""
+        found: list[bytes] = []
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        place, size = 0, len(data)
+        while place < size and not self.done:
+            if self._left:
+                end = min(place + self._left, size)
+                found.append(data[place:end])
+                self._left -= end - place
+                place = end
+                if not self._left:
+                    self._ending = 1
+                continue
+            moved = self._line(data, place)
+            if moved == place:
+                self._hold(data[place:])
+                return found
+            place = moved
+        if self.done:
+            self.surplus = data[place:]
+        return found
+
+    def _line(self, data: bytes, place: int) -> int:
+        """Take one line at `place`; the place after it, or `place` where it is incomplete."""
+        if self._ending == 1:
+            if data[place : place + 2] == b"\r\n":
+                self._ending = 0
+                return place + 2
+            if data[place:] == b"\r":
+                return place
+            raise HeadRefused("chunk end")
+        if self._ending == 2:
+            return self._trailer(data, place)
+        match = _SIZE.match(data, place)
+        if match is None:
+            if len(data) - place > CHUNK_LINE_BYTES_MAX or b"\n" in data[place:]:
+                raise HeadRefused("chunk size")
+            return place
+        self._left = int(match[1], 16)
+        if not self._left:
+            self._ending = 2
+        return match.end()
+
+    def _trailer(self, data: bytes, place: int) -> int:
+        end = data.find(b"\r\n", place)
+        if end < 0:
+            return place
+        if end == place:
+            self.done = True
+        self._trailers += end - place
+        if self._trailers > TRAILER_BYTES_MAX:
+            raise HeadRefused("trailers")
+        return end + 2
+
+    def _hold(self, rest: bytes) -> None:
+        if len(rest) > TRAILER_BYTES_MAX:
+            raise HeadRefused("trailers")
+        self._held = rest

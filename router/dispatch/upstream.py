@@ -1,0 +1,441 @@
+"""One HTTP/1.1 connection to a backend, and the idle ones that are kept.
+
+Written for a router: the head is parsed, body bytes come out as they went in (minus chunk
+framing), nothing is decompressed, nothing is repeated behind the caller's back. Three
+things make it an own client rather than a library's:
+
+- it says whether a request is *known unsent*: the connection was found dead before the
+  first byte, or died while bytes of the request were still in our own buffer, so that the
+  peer cannot have seen all of it (B-103, B-104);
+- an idle connection is looked at before use: whatever waits on it, an end of stream or
+  bytes nobody asked for, means a fresh one;
+- reading stops while more than BUFFER_HIGH_BYTES wait for a slow client (B-108).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections import deque
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from projections.bounds import KIB
+from router.dispatch.heads import HEAD_BYTES_MAX, AnswerHead, ChunkDecoder, Framing, HeadRefused, parse_head
+
+BUFFER_HIGH_BYTES: Final = 64 * KIB
+FIRST_BYTE: Final = "first_byte"
+IDLE: Final = "idle"
+TOTAL: Final = "total"
+IDLE_KEPT_MAX: Final = 256  # idle connections of one backend
+IDLE_S_MAX: Final = 4.0  # less than the 5 s after which common servers close (B-103)
+INTERIM_MAX: Final = 8  # 1xx heads before the answer
+_JOINED_BYTES_MAX: Final = 64 * KIB  # head and body of a request go out as one write up to here
+_WAITING_EVENTS: Final = select.POLLIN | select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+
+
+class UpstreamError(Exception):
+    """Root of what a backend connection can do wrong.
+
+    UpstreamError
+     +- ConnectFailed   no connection was made; nothing was sent
+     +- UpstreamLost    it broke; `unsent` where the request cannot have been seen whole
+     +- UpstreamExpired a deadline of ours passed; `cause` says which
+    """
+
+
+class ConnectFailed(UpstreamError):
+    """No connection was made, or not in time."""
+
+
+class UpstreamLost(UpstreamError):
+    """The connection broke, or what came was no HTTP."""
+
+    def __init__(self, reason: str, *, unsent: bool = False) -> None:
+        super().__init__(reason)
+        self.unsent = unsent
+
+
+class UpstreamExpired(UpstreamError):
+    """A deadline passed. cause: first_byte, idle or total."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class Address(NamedTuple):
+    """Where a backend listens. prefix: path before /v1, without a slash at its end."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+    authority: bytes
+
+    @classmethod
+    def of_url(cls, url: str) -> Address:
+        """From http(s)://host[:port][/prefix]. Raises ValueError for anything else."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("a backend's url is http(s)://host[:port][/prefix]")
+        tls = parts.scheme == "https"
+        port = parts.port or (443 if tls else 80)
+        host = parts.hostname
+        shown = f"[{host}]" if ":" in host else host
+        authority = shown if port == (443 if tls else 80) else f"{shown}:{port}"
+        return cls(host, port, tls, parts.path.rstrip("/"), authority.encode("ascii"))
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection, one request at a time: `send`, `head`, `read` until b"", then again."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._raw = b""  # an incomplete head
+        self._head: AnswerHead | None = None
+        self._decoder: ChunkDecoder | None = None
+        self._left = 0
+        self._chunks: deque[bytes] = deque()
+        self._buffered = 0
+        self._paused = False
+        self._complete = True
+        self._error: UpstreamError | None = None
+        self._unsent = False
+        self._answered = False
+        self._interim = 0
+        self._bodiless = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+        self._due_cause = ""
+        self.idle_since_s = 0.0
+
+    # callbacks of the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio.Protocol."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        # any byte that the kernel has not taken shows as a pause, see `unsent`
+        transport.set_write_buffer_limits(high=0)
+
+    def pause_writing(self) -> None:
+        """Part of the request is still in our own buffer."""
+        self._unsent = True
+
+    def resume_writing(self) -> None:
+        """The kernel has all of the request."""
+        self._unsent = False
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if self._error is not None:
+            return
+        if self._complete:  # nobody asked
+            self._break(UpstreamLost("unasked bytes"))
+            return
+        self._answered = True
+        try:
+            if self._head is None:
+                self._take_head(data)
+            else:
+                self._take_body(data)
+        except HeadRefused as problem:
+            self._break(UpstreamLost(f"no readable answer: {problem}"))
+
+    def eof_received(self) -> bool:
+        """See asyncio.Protocol."""
+        if self._head is not None and self._head.framing is Framing.UNTIL_CLOSE and not self._complete:
+            self._finish()
+        self._break(UpstreamLost("closed", unsent=self._known_unsent()))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        if self._error is None:
+            self._error = UpstreamLost("connection lost", unsent=self._known_unsent())
+        self._transport = None
+        self._cancel_timer()
+        self._wake()
+
+    # one request
+
+    def send(self, head: bytes, body: bytes, *, bodiless: bool = False) -> None:
+        """Write a request. The connection is fresh or was taken from the idle ones.
+
+        bodiless: the answer has no body whatever its head says (HEAD).
+        """
+        self._head = None
+        self._decoder = None
+        self._complete = False
+        self._answered = False
+        self._unsent = False
+        self._interim = 0
+        self._bodiless = bodiless
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._error = self._error or UpstreamLost("closed before sending", unsent=True)
+            return
+        if len(body) <= _JOINED_BYTES_MAX:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def limit(self, cause: str, due_s: float) -> None:
+        """Expire with `cause` at loop time `due_s`, unless another limit is set before."""
+        self._due_cause = cause
+        self._due_s = due_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(due_s, self._on_timer)
+        elif self._timer.when() > due_s:
+            self._timer.cancel()
+            self._timer = self._loop.call_at(due_s, self._on_timer)
+
+    async def head(self) -> AnswerHead:
+        """The answer's head. Raises UpstreamLost, UpstreamExpired."""
+        while self._head is None:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self._head
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, b"" at its end. Raises UpstreamLost, UpstreamExpired."""
+        while not self._chunks:
+            if self._complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        return self._take_buffered()
+
+    def _take_buffered(self) -> bytes:
+        chunks = self._chunks
+        data = chunks.popleft() if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        self._buffered = 0
+        if self._paused:
+            self._paused = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+        return data
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole answer has come (some of it may still wait to be read)."""
+        return self._complete
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the whole answer has come and was read."""
+        return self._complete and not self._chunks
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request may be sent: the answer ended by its framing, and is read."""
+        head = self._head
+        return (
+            self._complete
+            and self._error is None
+            and not self._chunks
+            and not self._unsent
+            and head is not None
+            and head.keep_alive
+            and self._transport is not None
+            and not self._transport.is_closing()
+        )
+
+    def looks_alive(self) -> bool:
+        """Whether an idle connection still is: nothing waits on its socket."""
+        transport = self._transport
+        if self._error is not None or transport is None or transport.is_closing():
+            return False
+        raw = transport.get_extra_info("socket")
+        if raw is None:
+            return False
+        poll = select.poll()
+        poll.register(raw.fileno(), _WAITING_EVENTS)
+        return not poll.poll(0)
+
+    def abort(self) -> None:
+        """Close at once; whoever waits gets UpstreamLost."""
+        self._break(UpstreamLost("closed by the router"))
+
+    def rest(self) -> None:
+        """Go idle: no limit is in force."""
+        self._cancel_timer()
+        self.idle_since_s = self._loop.time()
+
+    # inside
+
+    def _take_head(self, data: bytes) -> None:
+        raw = self._raw + data if self._raw else data
+        end = raw.find(b"\r\n\r\n")
+        if end < 0:
+            if len(raw) > HEAD_BYTES_MAX:
+                raise HeadRefused("head too long")
+            self._raw = raw
+            return
+        if end > HEAD_BYTES_MAX:
+            raise HeadRefused("head too long")
+        self._raw = b""
+        head = parse_head(raw[:end], bodiless=self._bodiless)
+        rest = raw[end + 4 :]
+        if head.status < 200:
+            self._interim += 1
+            if head.status == 101 or self._interim > INTERIM_MAX:
+                raise HeadRefused("interim answer")
+            if rest:
+                self._take_head(rest)
+            return
+        self._head = head
+        self._left = head.length
+        if head.framing is Framing.CHUNKED:
+            self._decoder = ChunkDecoder()
+        if head.framing is Framing.NONE or (head.framing is Framing.LENGTH and not head.length):
+            self._finish()
+            if rest:
+                self._break(UpstreamLost("bytes after the answer"))
+        elif rest:
+            self._take_body(rest)
+        self._wake()
+
+    def _take_body(self, data: bytes) -> None:
+        if self._decoder is not None:
+            for piece in self._decoder.feed(data):
+                self._chunks.append(piece)
+                self._buffered += len(piece)
+            if self._decoder.done:
+                surplus = self._decoder.surplus
+                self._finish()
+                if surplus:
+                    self._break(UpstreamLost("bytes after the answer"))
+        else:
+            self._take_counted(data)
+        if self._buffered > BUFFER_HIGH_BYTES and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def _take_counted(self, data: bytes) -> None:
+        head = self._head
+        if head is None or head.framing is Framing.UNTIL_CLOSE:
+            self._chunks.append(data)
+            self._buffered += len(data)
+            return
+        piece = data if len(data) <= self._left else data[: self._left]
+        self._chunks.append(piece)
+        self._buffered += len(piece)
+        self._left -= len(piece)
+        if not self._left:
+            self._finish()
+            if len(piece) != len(data):
+                self._break(UpstreamLost("bytes after the answer"))
+
+    def _finish(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def _break(self, error: UpstreamError) -> None:
+        if self._error is None:
+            self._error = error
+        self._cancel_timer()
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+
+    def _known_unsent(self) -> bool:
+        return self._unsent and not self._answered
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._complete or self._error is not None:
+            return
+        if self._paused and self._due_cause == IDLE:  # the client is slow, not the backend
+            self._due_s = max(self._due_s, self._loop.time() + 1.0)
+        if self._loop.time() < self._due_s:
+            self._timer = self._loop.call_at(self._due_s, self._on_timer)
+            return
+        self._break(UpstreamExpired(self._due_cause))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _wait(self) -> None:
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+class Upstream:
+    """Connections to one backend. Not bounded in use: whoever sends holds a client's request."""
+
+    def __init__(self, address: Address, tls_context: ssl.SSLContext | None = None) -> None:
+        self.address = address
+        self._tls = (tls_context or ssl.create_default_context()) if address.tls else None
+        self._idle: list[UpstreamConnection] = []
+        self._retired = False
+
+    @property
+    def idle(self) -> int:
+        """How many idle connections are kept."""
+        return len(self._idle)
+
+    def take_idle(self) -> UpstreamConnection | None:
+        """An idle connection that looks alive, the one used last, or None."""
+        now_s = asyncio.get_running_loop().time()
+        while self._idle:
+            connection = self._idle.pop()
+            if now_s - connection.idle_since_s <= IDLE_S_MAX and connection.looks_alive():
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self, timeout_s: float) -> UpstreamConnection:
+        """A fresh connection. Raises ConnectFailed."""
+        loop = asyncio.get_running_loop()
+        connection = UpstreamConnection(loop)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(
+                    lambda: connection,
+                    self.address.host,
+                    self.address.port,
+                    ssl=self._tls,
+                    server_hostname=self.address.host if self._tls is not None else None,
+                )
+        except TimeoutError:
+            raise ConnectFailed("not in time") from None
+        except (OSError, UnicodeError) as problem:
+            raise ConnectFailed(type(problem).__name__) from problem
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Keep the connection for another request if it can be, else close it."""
+        if self._retired or not connection.is_reusable or len(self._idle) >= IDLE_KEPT_MAX:
+            connection.abort()
+            return
+        connection.rest()
+        now_s = connection.idle_since_s
+        while self._idle and now_s - self._idle[0].idle_since_s > IDLE_S_MAX:
+            self._idle.pop(0).abort()
+        self._idle.append(connection)
+
+    def retire(self) -> None:
+        """Close idle connections, and those in use as they come back."""
+        self._retired = True
+        while self._idle:
+            self._idle.pop().abort()

@@ -1,0 +1,150 @@
+"""The question: everything a pick needs that the fold cannot give.
+
+It is frozen in the same await-free step as the pick (decision 28): nothing that is read
+here can change between reading and picking. Times are log times, eligible namespaces are
+those of the request's settings version that have a usable frontend for this caller, and
+the prompt is known by an estimate only (decision 37), which is recorded because word
+splitting follows tables that change between Pythons.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from projections.events.control import PickSettings
+from projections.events.picks import Phase, Question
+from router.rotations import Rotations
+
+MESSAGE_TOKENS = 4  # a message's role and separators
+CHARACTERS_PER_TOKEN = 4
+
+
+class _Text:
+    """Characters and words seen so far."""
+
+    __slots__ = ("characters", "words")
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.words = 0
+
+    def add(self, text: object) -> None:
+        if isinstance(text, str):
+            self.characters += len(text)
+            self.words += len(text.split())
+
+
+def estimate_tokens(document: Mapping[str, Any]) -> int:
+    """Prompt tokens of a chat or completions body without a tokenizer, at least 1.
+
+    max(ceil(characters / 4), ceil(words * 4 / 3)) over all text, plus 4 a message, plus the
+    tools' JSON length / 4; token ids in a completions prompt count as themselves. Total:
+    any document has an estimate, shapes it does not know count nothing (B-110).
+    Source: decision 37.
+    """
+    text = _Text()
+    extra = 0
+    messages = document.get("messages")
+    if isinstance(messages, list):
+        extra += MESSAGE_TOKENS * len(messages)
+        for message in messages:
+            if isinstance(message, Mapping):
+                _add_content(text, message.get("content"))
+    prompt = document.get("prompt")
+    if prompt is not None:
+        extra += _add_prompt(text, prompt)
+    tools = document.get("tools")
+    if tools:
+        extra += _ceil_div(_json_length(tools), CHARACTERS_PER_TOKEN)
+    words = max(_ceil_div(text.characters, CHARACTERS_PER_TOKEN), _ceil_div(text.words * 4, 3))
+    return max(1, words + extra)
+
+
+def _add_content(text: _Text, content: object) -> None:
+    """A message's content: text, or parts of which those with text count; null counts nothing."""
+    if isinstance(content, str):
+        text.add(content)
+    elif isinstance(content, list):
+        for part in content:
+            text.add(part.get("text") if isinstance(part, Mapping) else part)
+
+
+def _add_prompt(text: _Text, prompt: object) -> int:
+    """A completions prompt: text, texts, token ids or lists of them. Returns the token ids."""
+    if isinstance(prompt, str):
+        text.add(prompt)
+        return 0
+    if not isinstance(prompt, list):
+        return 0
+    tokens = 0
+    for item in prompt:
+        if isinstance(item, str):
+            text.add(item)
+        elif isinstance(item, int):
+            tokens += 1
+        elif isinstance(item, list):
+            tokens += len(item)
+    return tokens
+
+
+def _json_length(value: object) -> int:
+    """Characters of compact JSON; 0 where it cannot be written (numbers beyond 64 bits)."""
+    try:
+        return len(orjson.dumps(value).decode("utf-8"))
+    except (orjson.JSONEncodeError, RecursionError):
+        return 0
+
+
+def _ceil_div(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+def served_model(model: str, settings: PickSettings) -> str:
+    """The Dynamo name of a client's model id, itself where the map has none (SHIM-03)."""
+    pairs = settings.model_map  # sorted by client id
+    place = bisect_left(pairs, (model,))
+    if place < len(pairs) and pairs[place][0] == model:
+        return pairs[place][1]
+    return model
+
+
+def freeze_question(
+    *,
+    request_id: str,
+    send: int,
+    model: str,
+    settings: PickSettings,
+    asked_at: int,
+    lag_us: int,
+    eligible: Sequence[str],
+    absent: Sequence[tuple[str, int]],
+    estimated_tokens: int,
+    rotations: Rotations,
+) -> Question:
+    """The question of one pick.
+
+    settings: of the version that the request captured at acceptance (PICK-13).
+    asked_at, lag_us: log time and the newest round trip of the replica's own ping; their
+    sum is when the dispatch counts from (decision 18).
+    eligible: namespaces with a usable frontend; others of the settings stand in `absent`
+    with their AbsentCause. Both are sorted here.
+    """
+    name = served_model(model, settings)
+    configured = frozenset(settings.namespaces)
+    return Question(
+        request_id=request_id,
+        send=send,
+        model=model,
+        served_model=name,
+        asked_at=asked_at,
+        dispatched_at=asked_at + lag_us,
+        namespaces=tuple(sorted(configured.intersection(eligible))),
+        absent=tuple(sorted((space, int(cause)) for space, cause in absent)),
+        estimated_tokens=estimated_tokens,
+        rotation_prefill=rotations.of(Phase.PREFILL, name),
+        rotation_decode=rotations.of(Phase.DECODE, name),
+    )
