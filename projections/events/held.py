@@ -98,7 +98,11 @@ class SampleHeld(NamedTuple):
 
 
 class PublisherHeld(NamedTuple):
-    """A publisher's subscription and the last sequence known of its connection."""
+    """A publisher's subscription and the last sequence known of its connection.
+
+    state: SubscriptionState, 0 where nothing was said of a subscription.
+    sampled_connection: the connection that last_sequence speaks of, 0 without one.
+    """
 
     family: int
     namespace: str
@@ -110,6 +114,7 @@ class PublisherHeld(NamedTuple):
     reason: str
     last_sequence: int | None
     changed_at: int
+    sampled_connection: int = 0
 
 
 class LedgerLine(NamedTuple):

@@ -1,0 +1,184 @@
+"""State of a fold to ordinary records and back.
+
+A checkpoint is a sequence of held facts between `CheckpointOpened` and `CheckpointClosed`,
+written in a fixed order: the fleet, passes, keys, workers, samples, publishers, lines of
+the ledger, writers, settings, replicas, owner, each in key order. So equal states give
+equal bytes. Two facts carry what several projections know of one thing: WorkerHeld the
+times of registry, load and ledger; PublisherHeld a subscription and its continuity.
+
+The closing record has the number of facts and the digests of all projections; a restored
+state that differs in any of them is refused, so a checkpoint is either the state or an
+error.
+
+Sources: decisions 9, 10; requirement rows EVS-13, EVS-14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from projections.events.codec import RecordRefused, decode_record, encode_record
+from projections.events.envelope import REPLICA_EPOCH, WRITER_BYTES, Mark
+from projections.events.held import (
+    CheckpointClosed,
+    CheckpointOpened,
+    FleetHeld,
+    KeyHeld,
+    LedgerLine,
+    OwnerHeld,
+    PassHeld,
+    PublisherHeld,
+    ReplicaHeld,
+    SampleHeld,
+    SettingsHeld,
+    WorkerHeld,
+    WriterSeen,
+)
+from projections.events.signals import Family, Transport
+from projections.fold import Fold, State
+from projections.identity import WorkerKey
+
+_NO_WRITER = bytes(WRITER_BYTES)
+UNSAID_STATE = 0  # of a publisher whose samples came without any word of its subscription
+
+
+class CheckpointRefused(ValueError):
+    """Records that are no whole checkpoint of a state, with what is wrong and where."""
+
+
+def checkpoint_records(fold: Fold, log_id: bytes) -> Iterator[bytes]:
+    """Record bytes of the fold's state at its mark. The fold must not go on before the last one."""
+    mark = fold.mark
+    sequence = 0
+    opened = CheckpointOpened(mark.offset, mark.check, mark.time, log_id)
+    for sequence, fact in enumerate(_told(opened, fold), start=1):
+        yield encode_record(mark.time, _NO_WRITER, REPLICA_EPOCH, sequence, fact)
+    closed = CheckpointClosed(sequence - 1, fold.digests())
+    yield encode_record(mark.time, _NO_WRITER, REPLICA_EPOCH, sequence + 1, closed)
+
+
+def fold_from_checkpoint(records: Iterable[bytes], condemned: frozenset[int] = frozenset()) -> Fold:
+    """The fold that a checkpoint is of. Raises CheckpointRefused for anything else.
+
+    condemned: as for Fold. Offsets that the log had condemned by then are in the checkpoint.
+    """
+    facts = _facts(records)
+    opened = next(facts, None)
+    if not isinstance(opened, CheckpointOpened):
+        raise CheckpointRefused("the first record opens no checkpoint")
+    state = State()
+    count = 0
+    for fact in facts:
+        if isinstance(fact, CheckpointClosed):
+            _settle(state, fact, count)
+            if next(facts, None) is not None:
+                raise CheckpointRefused("records follow the one that closes the checkpoint")
+            mark = Mark(opened.offset, opened.time, opened.check)
+            return Fold(condemned | frozenset(state.intake.condemned), mark, state)
+        _restore(state, fact)
+        count += 1
+    raise CheckpointRefused(f"it ends after {count} facts without being closed: write it again")
+
+
+def _told(opened: CheckpointOpened, fold: Fold) -> Iterator[tuple[Any, ...]]:
+    state = fold.state
+    yield opened
+    yield from state.registry.held()
+    yield from _workers(state)
+    yield from state.load.held()
+    yield from _publishers(state)
+    yield from state.ledger.held()
+    yield from state.intake.held()
+    yield from state.status.held()
+    intake, status = state.intake, state.status
+    yield OwnerHeld(
+        intake.owner_writer,
+        intake.owner_epoch,
+        intake.stamp,
+        intake.fold_mode,
+        intake.condemned,
+        status.tick_offset,
+        status.tick_records,
+        status.tick_check_sum,
+    )
+
+
+def _workers(state: State) -> Iterator[WorkerHeld]:
+    """Workers known to registry, load or ledger, in canonical order."""
+    for key, first_seen, last_updated in state.registry.seen():
+        yield WorkerHeld(
+            key.namespace,
+            key.instance_id,
+            first_seen,
+            last_updated,
+            state.load.last_sample_at(*key),
+            state.ledger.suspect_from(*key),
+        )
+
+
+def _publishers(state: State) -> Iterator[PublisherHeld]:
+    """Subscriptions, and publishers of which only the continuity is known, in key order."""
+    subscriptions = state.status.subscriptions
+    load = int(Family.LOAD)
+    continuing = {(load, *key) for key in state.load.publishers()}
+    for key in sorted(continuing.union(subscriptions)):
+        _, namespace, publisher_id = key
+        held = subscriptions.get(key)
+        if held is None:
+            held = PublisherHeld(*key, "", UNSAID_STATE, 0, int(Transport.DIRECT), "", None, 0)
+        if key in continuing:
+            last = state.load.last_sequence(namespace, publisher_id)
+            connection = state.load.connection(namespace, publisher_id)
+            held = held._replace(last_sequence=last, sampled_connection=connection)
+        yield held
+
+
+def _facts(records: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+    for index, data in enumerate(records):
+        try:
+            yield decode_record(index, data).fact
+        except RecordRefused as refusal:
+            raise CheckpointRefused(f"record {index} of the checkpoint: {refusal}") from refusal
+
+
+def _restore(state: State, fact: tuple[Any, ...]) -> None:
+    """Hand a held fact to the projections that it speaks of."""
+    match fact:
+        case FleetHeld() | PassHeld() | KeyHeld():
+            state.registry.restore(fact)
+        case WorkerHeld():
+            key = WorkerKey(fact.namespace, fact.instance_id)
+            state.registry.restore_seen(key, fact.first_seen, fact.last_updated)
+            state.load.restore(fact)
+            state.ledger.restore(fact)
+        case SampleHeld():
+            state.load.restore(fact)
+        case PublisherHeld():
+            state.load.restore(fact._replace(connection=fact.sampled_connection))
+            if fact.state != UNSAID_STATE:
+                state.status.restore(fact)
+        case LedgerLine():
+            state.ledger.restore(fact)
+        case WriterSeen():
+            state.intake.restore(fact)
+        case SettingsHeld() | ReplicaHeld():
+            state.status.restore(fact)
+        case OwnerHeld():
+            state.intake.restore(fact)
+            state.status.restore(fact)
+        case _:
+            raise CheckpointRefused(f"{type(fact).__name__} is no fact of a checkpoint")
+
+
+def _settle(state: State, closed: CheckpointClosed, count: int) -> None:
+    """End the restore and compare it with what the writer knew."""
+    if closed.facts != count:
+        raise CheckpointRefused(f"{count} facts where {closed.facts} were written: write it again")
+    state.registry.settle()
+    restored = state.digests()
+    if restored != closed.digests:
+        differing = [
+            name for (name, _), other in zip(restored, closed.digests, strict=False) if other not in restored
+        ]
+        raise CheckpointRefused(f"the restored state differs in {', '.join(differing) or 'its projections'}")

@@ -1,0 +1,347 @@
+"""The fold: committed records in, state out.
+
+Each record passes intake and then the reducers that its kind concerns, always in the order
+registry, load, ledger, status; later ones read earlier ones at this very offset. Samples,
+nearly all of a busy log, take a short way that does the same.
+
+Three things can become of a record. It takes effect. It has none, as a function of its
+bytes and of the state: refused by the codec, sent twice, fenced, condemned, of an unknown
+kind; a notice says so. Or it stops the fold: its schema or the fold mode that it adopts is
+newer than this release, or a reducer raised. A stopped fold refuses every further record,
+and after a reducer raised its state may be torn: throw it away, start a new one from a
+checkpoint, with the offset among `condemned` once the log says so (decision 16).
+
+Sources: decisions 4, 7, 8, 10, 16; architecture 7.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from projections.events import control, signals
+from projections.events.codec import RecordRefused, Refusal, decode_record
+from projections.events.envelope import NOTHING, Mark, Record
+from projections.events.held import SettingsHeld
+from projections.events.kinds import FACT_KINDS, Kind, Speaker
+from projections.events.picks import own_number
+from projections.events.ports import RecordBatch
+from projections.identity import U64_MAX
+from projections.intake import Intake
+from projections.load.ledger import Ledger
+from projections.load.store import LoadStore
+from projections.notices import FrameResult, IntakeNotice, IntakeResult, Notice, SampleNotice, StatusNotice
+from projections.registry.reducer import Registry
+from projections.status import Status
+from projections.view import Overlay, View
+
+FOLD_MODES: Final[frozenset[int]] = frozenset()  # numbered behaviours of reducers that this release knows
+_SAMPLE: Final = int(Kind.SAMPLE_RECEIVED)
+_SPEAKERS: Final = {int(kind): row.speaker for kind, row in FACT_KINDS.items()}
+_FRAME_RESULTS: Final = {int(result): result for result in FrameResult}
+
+
+class FoldStopped(Exception):
+    """This fold goes no further. offset: of the record that every fold must skip, or cannot read."""
+
+    def __init__(self, offset: int, cause: str) -> None:
+        super().__init__(f"fold stopped at offset {offset}: {cause}")
+        self.offset = offset
+        self.cause = cause
+
+
+class UnknownFoldMode(FoldStopped):
+    """The log adopts behaviours that this release does not have. `flags`: the unknown ones."""
+
+    def __init__(self, offset: int, flags: tuple[int, ...]) -> None:
+        super().__init__(offset, f"fold mode {flags} is newer than this release: update it")
+        self.flags = flags
+
+
+class State:
+    """All that the log has said, up to the fold's mark."""
+
+    __slots__ = ("intake", "ledger", "load", "registry", "status")
+
+    def __init__(self) -> None:
+        self.intake = Intake()
+        self.registry = Registry()
+        self.load = LoadStore()
+        self.ledger = Ledger()
+        self.status = Status()
+
+    def digests(self) -> tuple[tuple[str, int], ...]:
+        """(projection, digest) sorted by name. Equal states have equal digests."""
+        return (
+            ("intake", self.intake.digest),
+            ("ledger", self.ledger.digest),
+            ("load", self.load.digest),
+            ("registry", self.registry.digest),
+            ("status", self.status.digest),
+        )
+
+
+class Fold:
+    """A state and the position that it is the state of.
+
+    condemned: offsets to skip; the log said so at a later offset than they stand at.
+    mark, state: of a checkpoint, to go on from there.
+    """
+
+    def __init__(
+        self,
+        condemned: frozenset[int] = frozenset(),
+        mark: Mark = NOTHING,
+        state: State | None = None,
+    ) -> None:
+        self.state = state if state is not None else State()
+        self._condemned = condemned
+        self._offset = mark.offset
+        self._check = mark.check
+        self._began_at = -1 if mark is NOTHING else 0  # a checkpoint holds everything before it
+        self._stopped: FoldStopped | None = None
+        self._reducers: dict[int, Callable[[Record, list[Notice]], object]] = {
+            **dict.fromkeys(_DISCOVERY_KINDS, self._discovery),
+            int(Kind.SAMPLE_RECEIVED): self._sample,
+            int(Kind.FRAME_REFUSED): self._frame_refused,
+            int(Kind.SUBSCRIPTION_CHANGED): self._subscription,
+            int(Kind.PICK_MADE): self._pick,
+            int(Kind.DISPATCH_ENDED): self._end,
+            int(Kind.PICKS_LOST): self._lost,
+            int(Kind.LANE_OPENED): self._opened,
+            int(Kind.CLOCK_TICKED): self._tick,
+            int(Kind.REPLICA_STARTED): self._started,
+            int(Kind.REPLICA_GONE): self._gone,
+            int(Kind.PINGED): self._heard,
+            int(Kind.CONFIG_PROPOSED): self._heard,
+            int(Kind.FOLD_MODE_ADOPTED): self._mode,
+            int(Kind.CONFIG_ADOPTED): self._adopted,
+            int(Kind.RECORD_CONDEMNED): self._condemn,
+        }
+
+    # -- reading -----------------------------------------------------------------------
+
+    @property
+    def mark(self) -> Mark:
+        """Position of the newest record folded, whether it took effect or not."""
+        return Mark(self._offset, self.state.intake.stamp, self._check)
+
+    @property
+    def stopped(self) -> FoldStopped | None:
+        """Why this fold goes no further, None while it does."""
+        return self._stopped
+
+    def digests(self) -> tuple[tuple[str, int], ...]:
+        """See State.digests."""
+        return self.state.digests()
+
+    def view(self, overlay: Overlay) -> View:
+        """What a pick may read now; valid until the next record."""
+        state = self.state
+        return View(self._offset, state.registry.fleet, state.load, state.ledger, overlay)
+
+    def settings(self, version: int) -> SettingsHeld | None:
+        """An adopted settings version, None where it is unknown."""
+        return self.state.status.settings(version)
+
+    @property
+    def settings_now(self) -> SettingsHeld | None:
+        """The settings in force, None before the first adoption."""
+        return self.state.status.settings_now
+
+    # -- records -----------------------------------------------------------------------
+
+    def apply_batch(self, batch: RecordBatch, notices: list[Notice], limit: int | None = None) -> None:
+        """Fold the first `limit` records of a committed batch, all of them without a limit."""
+        apply = self.apply
+        for index, data in enumerate(batch.records if limit is None else batch.records[:limit]):
+            apply(batch.first_offset + index, data, notices)
+
+    def apply(self, offset: int, data: bytes, notices: list[Notice]) -> tuple[Any, ...] | None:
+        """Fold one committed record. Returns its fact, None where it took no effect.
+
+        notices: gets what there is to tell, in order.
+        Raises FoldStopped, then and for every later record; ValueError for an offset that is
+        not beyond the mark.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if offset <= self._offset:
+            raise ValueError(f"offset {offset} was folded, the mark is {self._offset}")
+        if self._began_at < 0:
+            self._began_at = offset
+        if offset in self._condemned:
+            self._skip(offset, data, notices)
+            return None
+        try:
+            record = decode_record(offset, data)
+        except RecordRefused as refusal:
+            self._refuse(offset, data, refusal, notices)
+            return None
+        self._offset = offset
+        self._check = check = record.check
+        status = self.state.status
+        status.tick_records += 1
+        status.tick_check_sum = (status.tick_check_sum + check) & U64_MAX
+        try:
+            return self._take(record, notices)
+        except FoldStopped as stop:
+            self._stopped = stop
+            raise
+        except Exception as problem:
+            self._stopped = FoldStopped(offset, f"{type(problem).__name__}: {problem}")
+            raise self._stopped from problem
+
+    def _take(self, record: Record, notices: list[Notice]) -> tuple[Any, ...] | None:
+        """Intake, then the reducers of the record's kind."""
+        intake = self.state.intake
+        if intake.is_repeated(record):
+            _dropped(IntakeResult.DUPLICATE_RECORD, record, notices)
+            return None
+        kind = record.kind
+        speaker = _SPEAKERS[kind]
+        if speaker is Speaker.OWNER:
+            if record.writer != intake.owner_writer or record.epoch != intake.owner_epoch:
+                _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
+                return None
+            time = record.time
+            if time > intake.stamp:
+                intake.stamp = time
+            elif time < intake.stamp:
+                record = record._replace(time=intake.stamp)  # log time never goes back
+            if kind == _SAMPLE:
+                notices += self.state.load.apply_sample(record, self.state.registry)
+                return record.fact
+        elif speaker is Speaker.CHECKPOINT:
+            _dropped(IntakeResult.REFUSED_BYTES, record, notices)
+            return None
+        reduce = self._reducers.get(kind)
+        if reduce is not None and reduce(record, notices) is False:
+            return None
+        return record.fact
+
+    def _refuse(self, offset: int, data: bytes, refusal: RecordRefused, notices: list[Notice]) -> None:
+        """Bytes that the codec does not take, as a function of the bytes alone."""
+        if refusal.reason is Refusal.SCHEMA:
+            self._stopped = FoldStopped(offset, "its schema is newer than this release: update it")
+            raise self._stopped from refusal
+        unknown = refusal.reason is Refusal.UNKNOWN_KIND
+        result = IntakeResult.UNKNOWN_KIND if unknown else IntakeResult.REFUSED_BYTES
+        notices.append(IntakeNotice(result, offset, str(refusal)))
+        self._pass_by(offset, data)
+
+    def _skip(self, offset: int, data: bytes, notices: list[Notice]) -> None:
+        """A condemned record: every fold that comes past it remembers it as skipped."""
+        self.state.intake.condemn(offset)
+        notices.append(IntakeNotice(IntakeResult.CONDEMNED, offset))
+        self._pass_by(offset, data)
+
+    def _pass_by(self, offset: int, data: bytes) -> None:
+        """Move on without decoding; the check word is what the bytes end with."""
+        self._offset, self._check = offset, int.from_bytes(data[-8:], "little")
+        self.state.status.count_record(self._check)
+
+    # -- one reducer path a kind; False: it took no effect ------------------------------
+
+    def _discovery(self, record: Record, notices: list[Notice]) -> None:
+        departed = self.state.registry.apply(record, notices)
+        if departed:
+            self.state.load.evict(departed)
+            self.state.ledger.evict(departed)
+
+    def _sample(self, record: Record, notices: list[Notice]) -> None:
+        notices += self.state.load.apply_sample(record, self.state.registry)
+
+    def _frame_refused(self, record: Record, notices: list[Notice]) -> None:
+        fact: signals.FrameRefused = record.fact  # type: ignore[assignment]
+        result = _FRAME_RESULTS.get(fact.result)
+        if fact.family == signals.Family.LOAD and result is not None:
+            notices.append(SampleNotice(result, fact.namespace, fact.publisher_id, fact.frames))
+
+    def _subscription(self, record: Record, notices: list[Notice]) -> None:
+        fact: signals.SubscriptionChanged = record.fact  # type: ignore[assignment]
+        self.state.load.apply_subscription(record)
+        if not self.state.status.apply_subscription(fact, self.state.intake.stamp):
+            notices.append(IntakeNotice(IntakeResult.OVER_CAPACITY, record.offset, "subscriptions"))
+
+    def _pick(self, record: Record, notices: list[Notice]) -> None:
+        fact: Any = record.fact
+        self.state.ledger.apply_pick(record, self.state.registry)
+        self.state.status.hear(fact.replica, self.state.intake.stamp, own_number(fact))
+
+    def _end(self, record: Record, notices: list[Notice]) -> None:
+        fact: Any = record.fact
+        self.state.ledger.apply_end(record)
+        self.state.status.hear(fact.replica, self.state.intake.stamp, own_number(fact))
+
+    def _lost(self, record: Record, notices: list[Notice]) -> None:
+        fact: Any = record.fact
+        self.state.ledger.apply_lost(record, self.state.registry)
+        own_seq = 0
+        for line in fact.lines:
+            own_seq = max(own_seq, own_number(line), line.ended_seq or 0)
+        self.state.status.hear(fact.replica, self.state.intake.stamp, own_seq)
+
+    def _opened(self, record: Record, notices: list[Notice]) -> bool:
+        fact: control.LaneOpened = record.fact  # type: ignore[assignment]
+        if not self.state.intake.open_lane(record, fact):
+            _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
+            return False
+        self.state.status.apply_opened(fact, record.writer, notices)
+        return True
+
+    def _tick(self, record: Record, notices: list[Notice]) -> None:
+        fact: control.ClockTicked = record.fact  # type: ignore[assignment]
+        stamp = self.state.intake.stamp
+        self.state.intake.forget_writers()
+        self.state.ledger.prune(stamp)
+        self.state.status.apply_tick(record.offset, fact, stamp)
+
+    def _started(self, record: Record, notices: list[Notice]) -> None:
+        self.state.status.apply_started(record.fact, self.state.intake.stamp, notices)  # type: ignore[arg-type]
+
+    def _gone(self, record: Record, notices: list[Notice]) -> None:
+        self.state.status.apply_gone(record.fact, self.state.intake.stamp, notices)  # type: ignore[arg-type]
+
+    def _heard(self, record: Record, notices: list[Notice]) -> None:
+        fact: Any = record.fact
+        self.state.status.hear(fact.replica, self.state.intake.stamp)
+
+    def _mode(self, record: Record, notices: list[Notice]) -> None:
+        fact: control.FoldModeAdopted = record.fact  # type: ignore[assignment]
+        unknown = tuple(sorted(set(fact.flags) - FOLD_MODES))
+        if unknown:
+            raise UnknownFoldMode(record.offset, unknown)
+        self.state.intake.fold_mode = tuple(sorted(set(fact.flags)))
+        notices.append(StatusNotice("fold mode adopted", str(self.state.intake.fold_mode)))
+
+    def _adopted(self, record: Record, notices: list[Notice]) -> bool:
+        fact: control.ConfigAdopted = record.fact  # type: ignore[assignment]
+        return self.state.status.apply_adopted(record.offset, fact, self.state.intake.stamp, notices)
+
+    def _condemn(self, record: Record, notices: list[Notice]) -> None:
+        """From here on all know it. Whoever took the record before must start again without it."""
+        fact: control.RecordCondemned = record.fact  # type: ignore[assignment]
+        known = fact.offset in self.state.intake.condemned or fact.offset < self._began_at
+        if fact.offset < record.offset and not known:
+            raise FoldStopped(fact.offset, "it is condemned, and was folded here before the log said so")
+        self.state.intake.condemn(fact.offset)
+        self._condemned |= {fact.offset}
+        notices.append(StatusNotice("record condemned", f"offset {fact.offset}: {fact.detail}", "warning"))
+
+
+def _dropped(result: IntakeResult, record: Record, notices: list[Notice]) -> None:
+    notices.append(IntakeNotice(result, record.offset, f"kind {record.kind}"))
+
+
+_DISCOVERY_KINDS: Final = tuple(
+    int(kind)
+    for kind in (
+        Kind.PASS_BEGAN,
+        Kind.KEY_PUT,
+        Kind.KEY_DELETED,
+        Kind.PASS_SETTLED,
+        Kind.PASS_ENDED,
+        Kind.KEYS_DROPPED,
+    )
+)
