@@ -23,15 +23,14 @@ from projections.events.segment_format import (
     IndexBuilder,
     SegmentHeader,
     SegmentRefused,
-    StopKind,
     chain_start,
     decode_header,
     encode_batch,
     encode_footer,
     encode_header,
     frame_records,
-    scan,
 )
+from projections.events.segment_scan import StopKind, scan
 
 HOUR_US = 3600 * SECOND_US
 DAY_US = 24 * HOUR_US
