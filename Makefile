@@ -47,7 +47,7 @@ check: venv ## lint, format, types and import contracts
 	$(VENV)/bin/ruff check --quiet $(FOLDERS)
 	$(VENV)/bin/ruff format --quiet --check $(FOLDERS)
 	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports --no-logo 2>/dev/null || $(VENV)/bin/lint-imports
+	$(VENV)/bin/lint-imports --no-logo
 
 unit: venv ## tests without peers, on two processes
 	$(PY) -m pytest -q -n 2 --ignore=tests/live tests
