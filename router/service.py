@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import traceback
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -226,4 +227,6 @@ def _input_age_us(view: View, fact: PickMade) -> int | None:
 
 def _say_how_it_ended(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.error("probing a backend ended", exc_info=task.exception())
+        # as text: a pretty printer of tracebacks would show keys
+        trace = "".join(traceback.format_exception(task.exception()))
+        _log.error("probing a backend ended", trace=trace)

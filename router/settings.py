@@ -9,13 +9,10 @@ All durations are integer microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 SECOND_US: Final = 1_000_000
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +102,11 @@ class RouterSettings:
 
     keys_required: blocking mode, an unknown key gets 401.
     pinning: `disaggregated_serving.enabled` and `dynamo.enabled` together.
-    model_map: client id -> Dynamo name, for matching only.
+    The model map is not here: it is part of the adopted `PickSettings`.
     """
 
     backends: tuple[BackendSettings, ...] = ()
     pools: tuple[PoolSettings, ...] = ()
-    model_map: Mapping[str, str] = _NOTHING
     pinning: bool = False
     fallback_to_unified: bool = False
     allow_metadata_upload: bool = False

@@ -45,7 +45,6 @@ def whole_answer(
 ) -> web.Response:
     """A relayed answer whose body is at hand."""
     answer = web.Response(status=head.status, body=body)
-    del answer.headers["Content-Type"]  # the backend's own stands, or none
     _add_relayed(answer, head, request_id, further)
     return answer
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -125,7 +126,8 @@ class _Protocol(RequestHandler):
     ) -> web.StreamResponse:
         """The answer to a request that could not be read, or whose handler raised."""
         if status >= 500:
-            _log.error("a request handler failed", exc_info=exc)
+            # as text: a pretty printer of tracebacks would show prompts and keys
+            _log.error("a request handler failed", trace="".join(traceback.format_exception(exc)))
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun")
         code = ErrorCode.INTERNAL_ERROR if status >= 500 else ErrorCode.INVALID_REQUEST
