@@ -13,6 +13,8 @@ order, so what the as-of holds of them is a prefix: `Overlay.folded` drops it.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from projections.bounds import LEDGER_LINES_MAX
@@ -30,8 +32,7 @@ from projections.load.store import HeldSample, LoadStore
 from projections.registry.fleet import Fleet, Worker
 
 _new: Any = tuple.__new__
-_NO_RANKS: dict[int, Any] = {}
-_NO_LINES = WorkerLines()
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 class Overlay:
@@ -85,21 +86,18 @@ class Overlay:
         self.faults.pop(pick_id, None)
 
 
-class RankReading(NamedTuple):
-    """What is known of one rank: its latest sample of any age, and its unanswered charges."""
-
-    dp_rank: int
-    sample: HeldSample | None
-    unanswered_tokens: int
-    unanswered_blocks: int
-
-
 class WorkerReading(NamedTuple):
-    """What is known of one worker at a time, all its declared ranks in order."""
+    """What is known of one worker at a time.
 
+    samples: dp_rank -> latest sample of any age, to read only.
+    unanswered: dp_rank -> (tokens, blocks), for ranks that have any.
+    """
+
+    worker: Worker
     suspect: bool
     stalled: bool
-    ranks: list[RankReading]
+    samples: Mapping[int, HeldSample]
+    unanswered: Mapping[int, tuple[int, int]]
 
 
 class View:
@@ -141,10 +139,7 @@ class View:
     def is_stalled(self, worker: WorkerKey, at: int) -> bool:
         """Whether a request of two blocks has been unanswered by a worker for 5 s (STORE-08)."""
         after = unanswered_after(self.last_sample_at(worker), at)
-        return any(
-            lines is not None and is_stall(lines.stalls, after, at, self.overlay.ends)
-            for lines in (self.ledger.worker(*worker), self.overlay.ledger.worker(*worker))
-        )
+        return self._stalled(self.ledger.worker(*worker), self.overlay.ledger.worker(*worker), after, at)
 
     def is_suspect(self, worker: WorkerKey, at: int) -> bool:
         """Whether a fault was seen at a worker within 10 s and no newer sample of it (decision 20)."""
@@ -153,29 +148,46 @@ class View:
             self._faults.get(worker), heard_at, at
         )
 
-    def read(self, worker: Worker, at: int, weigh: bool = True) -> WorkerReading:
-        """Everything above for all ranks of a worker in one go, for pickers.
+    def read(self, workers: Iterable[Worker], at: int, weigh: bool = True) -> list[WorkerReading]:
+        """Everything above for many workers in one go, for pickers; in the order given.
 
         weigh: False reads as if the ledger were empty (`PickSettings.ledger`).
         """
-        key = worker.key
-        held = self.load.worker(*key)
-        samples = _NO_RANKS if held is None else held.samples
-        lines = self.ledger.worker(*key) if weigh else None
-        own = self.overlay.ledger.worker(*key) if weigh else None
-        if lines is None and own is None and not (weigh and self._faults):
-            found = [_new(RankReading, (rank, samples.get(rank), 0, 0)) for rank in worker.ranks()]
-            return WorkerReading(False, False, found)
-        heard_at = None if held is None else held.last_sample_at
-        after = unanswered_after(heard_at, at)
-        lines = lines or _NO_LINES
-        own = own or _NO_LINES
-        ends = self.overlay.ends
-        suspect = is_suspicion(lines.suspect_from, heard_at, at) or is_suspicion(
-            self._faults.get(key), heard_at, at
+        held_of, lines_of, own_of = (
+            self.load.workers.get,
+            self.ledger.workers.get,
+            self.overlay.ledger.workers.get,
         )
-        stalled = is_stall(lines.stalls, after, at, ends) or is_stall(own.stalls, after, at, ends)
-        return WorkerReading(suspect, stalled, _ranks(worker, samples, lines, own, after))
+        faults, ends, oldest = self._faults, self.overlay.ends, unanswered_after(None, at)
+        readings = []
+        for worker in workers:
+            key = worker[0]
+            held = held_of(key)
+            suspect = stalled = False
+            unanswered: Mapping[int, tuple[int, int]] = _NOTHING
+            if weigh:
+                heard_at = None if held is None else held.last_sample_at
+                after = oldest if heard_at is None or heard_at < oldest else heard_at
+                lines, own = lines_of(key), own_of(key)
+                if lines is not None:
+                    if lines.newest > after:
+                        unanswered = _unanswered(lines, after)
+                        stalled = bool(lines.stalls) and is_stall(lines.stalls, after, at, ends)
+                    suspect = lines.suspect_from is not None and is_suspicion(
+                        lines.suspect_from, heard_at, at
+                    )
+                if own is not None and own.newest > after:
+                    unanswered = _added(unanswered, _unanswered(own, after))
+                    stalled = stalled or is_stall(own.stalls, after, at, ends)
+                if faults and key in faults:
+                    suspect = suspect or is_suspicion(faults[key], heard_at, at)
+            samples = _NOTHING if held is None else held.samples
+            readings.append(_new(WorkerReading, (worker, suspect, stalled, samples, unanswered)))
+        return readings
+
+    def _stalled(self, lines: WorkerLines | None, own: WorkerLines | None, after: int, at: int) -> bool:
+        ends = self.overlay.ends
+        return any(held is not None and is_stall(held.stalls, after, at, ends) for held in (lines, own))
 
     def _overlay_faults(self) -> dict[tuple[str, int], int]:
         """Newest fault of the overlay's ends by worker."""
@@ -187,21 +199,18 @@ class View:
         return faults
 
 
-def _ranks(
-    worker: Worker, samples: dict[int, HeldSample], lines: WorkerLines, own: WorkerLines, after: int
-) -> list[RankReading]:
-    """Ranks of a worker with what the fold and the overlay charge them."""
-    found = []
-    charged, own_charged = lines.ranks, own.ranks
-    for rank in worker.ranks():
-        tokens = blocks = 0
-        charges = charged.get(rank)
-        if charges is not None:
-            tokens, blocks = charges.after(after)
-        charges = own_charged.get(rank)
-        if charges is not None:
-            more_tokens, more_blocks = charges.after(after)
-            tokens += more_tokens
-            blocks += more_blocks
-        found.append(_new(RankReading, (rank, samples.get(rank), tokens, blocks)))
-    return found
+def _unanswered(lines: WorkerLines, after: int) -> dict[int, tuple[int, int]]:
+    """Charges dispatched later than `after` by rank."""
+    return {
+        dp_rank: charges.after(after) for dp_rank, charges in lines.ranks.items() if charges.times[-1] > after
+    }
+
+
+def _added(
+    some: Mapping[int, tuple[int, int]], more: dict[int, tuple[int, int]]
+) -> Mapping[int, tuple[int, int]]:
+    """Both charges of each rank together."""
+    for dp_rank, (tokens, blocks) in some.items():
+        before = more.get(dp_rank, (0, 0))
+        more[dp_rank] = (before[0] + tokens, before[1] + blocks)
+    return more

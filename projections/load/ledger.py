@@ -52,16 +52,17 @@ class WorkerLines:
     """What is open or unanswered at one worker.
 
     ranks: dp_rank -> Charges. stalls: (dispatched_at, pick id) in order, of dispatches that
-    run and may mark a stall. picks: ids of picks with a line here. suspect_from: log time of
-    the newest fault, None where there is none.
+    run and may mark a stall. picks: ids of picks with a line here. newest: no line here was
+    dispatched later. suspect_from: log time of the newest fault, None where there is none.
     """
 
-    __slots__ = ("picks", "ranks", "stalls", "suspect_from")
+    __slots__ = ("newest", "picks", "ranks", "stalls", "suspect_from")
 
     def __init__(self) -> None:
         self.ranks: dict[int, Charges] = {}
         self.stalls: list[tuple[int, bytes]] = []
         self.picks: dict[bytes, None] = {}
+        self.newest = 0
         self.suspect_from: int | None = None
 
 
@@ -71,7 +72,7 @@ class Ledger:
     def __init__(self, lines_max: int = LEDGER_LINES_MAX) -> None:
         self._lines_max = lines_max
         self._picks: dict[bytes, tuple[LedgerLine, ...]] = {}
-        self._workers: dict[tuple[str, int], WorkerLines] = {}
+        self.workers: dict[tuple[str, int], WorkerLines] = {}  # others only read it
         self._suspects: dict[tuple[str, int], None] = {}
         self._count = 0
         self._charged: list[tuple[int, bytes]] = []  # (dispatched_at, pick id) in order, still weighing
@@ -124,7 +125,7 @@ class Ledger:
         for line in lines:
             key = (line.namespace, line.instance_id)
             if may_stall(line):
-                _discard(self._workers[key].stalls, entry)
+                _discard(self.workers[key].stalls, entry)
             if fault == Fault.FAULT:
                 self._suspect(key, ended_at)
         if _find(self._overdue, entry) is not None:
@@ -140,7 +141,7 @@ class Ledger:
     def evict(self, workers: Iterable[tuple[str, int]]) -> None:
         """Workers left the fleet: their lines and suspicion go, other lines of the picks stay."""
         for namespace, instance_id in workers:
-            worker = self._workers.get((namespace, instance_id))
+            worker = self.workers.get((namespace, instance_id))
             if worker is None:
                 continue
             if worker.suspect_from is not None:
@@ -172,7 +173,7 @@ class Ledger:
         while self._overdue and self._overdue[0][0] + OPEN_AGE_US_MAX <= stamp:
             self._remove(self._overdue[0][1])
         for key in [*self._suspects]:
-            suspect_from = self._workers[key].suspect_from
+            suspect_from = self.workers[key].suspect_from
             if suspect_from is None or suspect_from + SUSPECT_US <= stamp:
                 self._unsuspect(key)
 
@@ -184,7 +185,7 @@ class Ledger:
 
     def worker(self, namespace: str, instance_id: int) -> WorkerLines | None:
         """What is held of a worker, to read only; None where nothing is."""
-        return self._workers.get((namespace, instance_id))
+        return self.workers.get((namespace, instance_id))
 
     def lines(self, pick_id: bytes) -> tuple[LedgerLine, ...]:
         """The lines of a pick, () where none are held."""
@@ -192,7 +193,7 @@ class Ledger:
 
     def unanswered(self, rank: RankKey, heard_at: int | None, at: int) -> tuple[int, int]:
         """(tokens, blocks) charged to a rank, unanswered and younger than 30 s at log time `at`."""
-        worker = self._workers.get((rank.namespace, rank.instance_id))
+        worker = self.workers.get((rank.namespace, rank.instance_id))
         charges = None if worker is None else worker.ranks.get(rank.dp_rank)
         return (0, 0) if charges is None else charges.after(unanswered_after(heard_at, at))
 
@@ -211,17 +212,17 @@ class Ledger:
 
         ended: picks that are known to be over from elsewhere (an overlay).
         """
-        held = self._workers.get(worker)
+        held = self.workers.get(worker)
         return held is not None and is_stall(held.stalls, unanswered_after(heard_at, at), at, ended)
 
     def is_suspect(self, worker: WorkerKey, heard_at: int | None, at: int) -> bool:
         """Whether a fault of the last 10 s was not followed by a sample of the worker."""
-        held = self._workers.get(worker)
+        held = self.workers.get(worker)
         return held is not None and is_suspicion(held.suspect_from, heard_at, at)
 
     def suspect_from(self, namespace: str, instance_id: int) -> int | None:
         """Log time of the newest fault of a worker, for WorkerHeld."""
-        worker = self._workers.get((namespace, instance_id))
+        worker = self.workers.get((namespace, instance_id))
         return None if worker is None else worker.suspect_from
 
     def running(self, gone: Container[bytes] = ()) -> dict[RankKey, int]:
@@ -267,7 +268,7 @@ class Ledger:
         self._changed.clear()
         self._digest = total = total & U64_MAX
         for key in self._suspects:
-            total += _xxh3(encode_value(("suspect", *key, self._workers[key].suspect_from)))
+            total += _xxh3(encode_value(("suspect", *key, self.workers[key].suspect_from)))
         return total & U64_MAX
 
     # Parts of the reducers
@@ -276,9 +277,9 @@ class Ledger:
         entry = (lines[0].dispatched_at, pick_id)
         for line in lines:
             key = (line.namespace, line.instance_id)
-            worker = self._workers.get(key)
+            worker = self.workers.get(key)
             if worker is None:
-                worker = self._workers[key] = WorkerLines()
+                worker = self.workers[key] = WorkerLines()
             charges = worker.ranks.get(line.dp_rank)
             if charges is None:
                 charges = worker.ranks[line.dp_rank] = Charges()
@@ -286,6 +287,8 @@ class Ledger:
             if line.ended_at is None and may_stall(line):
                 insort(worker.stalls, entry)
             worker.picks[pick_id] = None
+            if line.dispatched_at > worker.newest:
+                worker.newest = line.dispatched_at
         self._picks[pick_id] = lines
         self._count += len(lines)
         insort(self._charged, entry)
@@ -304,7 +307,7 @@ class Ledger:
 
     def _unhold(self, line: LedgerLine, entry: tuple[int, bytes]) -> None:
         key = (line.namespace, line.instance_id)
-        worker = self._workers[key]
+        worker = self.workers[key]
         charges = worker.ranks[line.dp_rank]
         charges.remove(line.dispatched_at, line.tokens, charged_blocks(line))
         if not charges.times:
@@ -315,24 +318,24 @@ class Ledger:
         self._tidy(key)
 
     def _tidy(self, key: tuple[str, int]) -> None:
-        worker = self._workers[key]
+        worker = self.workers[key]
         if not worker.picks and worker.suspect_from is None:
-            del self._workers[key]
+            del self.workers[key]
 
     def _oldest(self) -> bytes:
         lists = [entries[0] for entries in (self._charged, self._overdue) if entries]
         return min(lists)[1]
 
     def _suspect(self, key: tuple[str, int], since: int) -> None:
-        worker = self._workers.get(key)
+        worker = self.workers.get(key)
         if worker is None:
-            worker = self._workers[key] = WorkerLines()
+            worker = self.workers[key] = WorkerLines()
         worker.suspect_from = since if worker.suspect_from is None else max(since, worker.suspect_from)
         self._suspects[key] = None
 
     def _unsuspect(self, key: tuple[str, int]) -> None:
         self._suspects.pop(key, None)
-        self._workers[key].suspect_from = None
+        self.workers[key].suspect_from = None
         self._tidy(key)
 
 

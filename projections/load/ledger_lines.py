@@ -54,6 +54,8 @@ def unanswered_after(heard_at: int | None, at: int) -> int:
 
 def is_stall(stalls: Sequence[tuple[int, bytes]], after: int, at: int, ended: Container[bytes] = ()) -> bool:
     """Whether one of `stalls`, in order of dispatch, is later than `after` and at least 5 s old."""
+    if not stalls or at - stalls[0][0] < STALL_AGE_US:
+        return False  # the usual answer
     first: tuple[int, ...] = (after + 1,)  # sorts before every entry of that instant
     for place in range(bisect_left(stalls, first), len(stalls)):
         dispatched_at, pick_id = stalls[place]

@@ -87,7 +87,7 @@ class LoadStore:
     """Reducer of samples and connects. At most SAMPLES_MAX ranks, PUBLISHERS_KNOWN_MAX publishers."""
 
     def __init__(self) -> None:
-        self._workers: dict[tuple[str, int], WorkerSamples] = {}
+        self.workers: dict[tuple[str, int], WorkerSamples] = {}  # others only read it
         self._publishers: dict[tuple[str, int], _Publisher] = {}
         self._count = 0
         self._changed: list[WorkerSamples] = []
@@ -128,7 +128,7 @@ class LoadStore:
                 notices = (SampleNotice(FrameResult.GAP, namespace, publisher_id), *notices)
             if sequence > last:
                 publisher.last_sequence = sequence
-        worker = self._workers.get((namespace, worker_id))
+        worker = self.workers.get((namespace, worker_id))
         if worker is None or worker.generation != fleet.generation or dp_rank not in worker.live:
             if not fleet.is_live(namespace, worker_id, dp_rank):
                 return _refused(notices, FrameResult.IDENTITY_MISMATCH, publisher)
@@ -171,7 +171,7 @@ class LoadStore:
     def evict(self, workers: Iterable[tuple[str, int]]) -> None:
         """Workers left the fleet: their samples and the time they were last heard go."""
         for key in workers:
-            worker = self._workers.pop((key[0], key[1]), None)
+            worker = self.workers.pop((key[0], key[1]), None)
             if worker is None:
                 continue
             for dp_rank, sample in worker.samples.items():
@@ -189,11 +189,11 @@ class LoadStore:
 
     def worker(self, namespace: str, instance_id: int) -> WorkerSamples | None:
         """All that is held of a worker, to read only; None before its first sample."""
-        return self._workers.get((namespace, instance_id))
+        return self.workers.get((namespace, instance_id))
 
     def sample(self, namespace: str, instance_id: int, dp_rank: int) -> HeldSample | None:
         """The latest sample of a rank, of any age."""
-        worker = self._workers.get((namespace, instance_id))
+        worker = self.workers.get((namespace, instance_id))
         return None if worker is None else worker.samples.get(dp_rank)
 
     def fresh(
@@ -205,7 +205,7 @@ class LoadStore:
 
     def last_sample_at(self, namespace: str, instance_id: int) -> int | None:
         """Log time of the last sample of any rank of a worker since it joined, dropped ones included."""
-        worker = self._workers.get((namespace, instance_id))
+        worker = self.workers.get((namespace, instance_id))
         return None if worker is None else worker.last_sample_at
 
     def last_sequence(self, namespace: str, publisher_id: int) -> int | None:
@@ -227,8 +227,8 @@ class LoadStore:
     def held(self) -> Iterator[SampleHeld]:
         """Held samples in rank order. Workers' last times and publishers' sequences ride in
         WorkerHeld and PublisherHeld, see `last_sample_at`, `connection` and `last_sequence`."""
-        for key in sorted(self._workers):
-            samples = self._workers[key].samples
+        for key in sorted(self.workers):
+            samples = self.workers[key].samples
             for dp_rank in sorted(samples):
                 sample = samples[dp_rank]
                 yield SampleHeld(key[0], key[1], dp_rank, sample[0], sample[1], sample[2], *sample[3:])
@@ -273,9 +273,9 @@ class LoadStore:
     # Parts of the reducers
 
     def _worker(self, namespace: str, worker_id: int) -> WorkerSamples:
-        worker = self._workers.get((namespace, worker_id))
+        worker = self.workers.get((namespace, worker_id))
         if worker is None:
-            worker = self._workers[(namespace, worker_id)] = WorkerSamples(WorkerKey(namespace, worker_id))
+            worker = self.workers[(namespace, worker_id)] = WorkerSamples(WorkerKey(namespace, worker_id))
         return worker
 
     def _admitted(self, namespace: str, worker_id: int, dp_rank: int, generation: int) -> WorkerSamples:
@@ -313,7 +313,7 @@ class LoadStore:
     def _drop(self, publisher: _Publisher) -> None:
         """Drop all samples held from a publisher; when its workers were last heard stays."""
         for namespace, worker_id, dp_rank in publisher.ranks:
-            worker = self._workers[(namespace, worker_id)]
+            worker = self.workers[(namespace, worker_id)]
             del worker.samples[dp_rank]
             self._change(worker)
         self._count -= len(publisher.ranks)

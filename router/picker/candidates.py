@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from projections.events.control import PickSettings
 from projections.events.picks import Question
+from projections.identity import WorkerKey
 from projections.registry.fleet import Fleet, Role, Worker
 
 
@@ -29,15 +30,16 @@ class Pool(NamedTuple):
 
 def pools_of(fleet: Fleet, question: Question, settings: PickSettings) -> list[Pool]:
     """Namespaces that can serve the question, in canonical order."""
-    configured = settings.namespaces
-    offered: dict[str, list[Worker]] = {
-        name: [] for name in sorted(question.namespaces) if name in configured
+    offered: dict[str, dict[Role, list[Worker]]] = {
+        name: {Role.PREFILL: [], Role.DECODE: [], Role.AGGREGATED: []}
+        for name in sorted(question.namespaces)
+        if name in settings.namespaces
     }
     for worker in fleet.workers_of(question.served_model):
-        group = offered.get(worker[0][0])  # the namespace of its key
-        if group is not None:
-            group.append(worker)
-    pools = [_pool(namespace, workers) for namespace, workers in offered.items() if workers]
+        roles = offered.get(worker[0][0])  # the namespace of its key
+        if roles is not None and worker.role in roles:
+            roles[worker.role].append(worker)
+    pools = [_pool(namespace, roles) for namespace, roles in offered.items()]
     return [pool for pool in pools if pool.decode]
 
 
@@ -46,10 +48,12 @@ def partners(pool: Pool, decode: Worker) -> tuple[Worker, ...]:
     return pool.prefill if decode.role is Role.DECODE else ()
 
 
-def _pool(namespace: str, workers: list[Worker]) -> Pool:
-    prefill = tuple(worker for worker in workers if worker.role is Role.PREFILL)
-    decode = tuple(worker for worker in workers if worker.role is Role.DECODE)
-    if prefill and decode:
-        return Pool(namespace, decode, prefill)
-    either = tuple(worker for worker in workers if worker.role in (Role.DECODE, Role.AGGREGATED))
-    return Pool(namespace, either, prefill)
+def _pool(namespace: str, roles: dict[Role, list[Worker]]) -> Pool:
+    prefill, decode, aggregated = roles[Role.PREFILL], roles[Role.DECODE], roles[Role.AGGREGATED]
+    if not (prefill and decode):
+        decode = sorted(decode + aggregated, key=_key) if decode and aggregated else decode or aggregated
+    return Pool(namespace, tuple(decode), tuple(prefill))
+
+
+def _key(worker: Worker) -> WorkerKey:
+    return worker.key

@@ -24,7 +24,7 @@ from typing import Any
 
 from projections.events.control import PickSettings
 from projections.events.picks import ExcludedReason, Phase, PickReason, Question, Verdict
-from projections.load.backlog import phase_value, read_backlog
+from projections.load.backlog import read_backlog
 from projections.registry.fleet import Worker
 from projections.view import View, WorkerReading
 from router.picker.candidates import partners, pools_of
@@ -33,8 +33,9 @@ from router.picker.rotation import after, whose_turn
 from router.picker.rows import CandidateRow
 
 _new: Any = tuple.__new__
-_FRESH, _STALLED, _EXCLUDED = Verdict.FRESH, Verdict.STALLED, Verdict.EXCLUDED
+_FRESH, _QUIET, _STALLED, _EXCLUDED = Verdict.FRESH, Verdict.QUIET, Verdict.STALLED, Verdict.EXCLUDED
 _NONE, _SUSPECT = ExcludedReason.NONE, ExcludedReason.SUSPECT
+_ZERO = (0, 0)
 
 
 def decide(view: View, question: Question, settings: PickSettings, flags: tuple[int, ...]) -> Decision:
@@ -77,17 +78,10 @@ def _phase(
     rotation: int,
 ) -> PhaseDecision:
     """Rows of all ranks of `workers`, which is not empty, and who wins."""
-    at, weigh = question.asked_at, settings.ledger
-    readings = [(worker, view.read(worker, at, weigh)) for worker in workers]
-    left_out = any(reading[0] for _, reading in readings) and not all(reading[0] for _, reading in readings)
-    rows: list[CandidateRow] = []
-    owners: list[Worker] = []
-    any_fresh = False
-    for worker, reading in readings:
-        excluded = left_out and reading.suspect
-        fresh = _add_rows(rows, phase, worker, reading, excluded, question, settings)
-        owners += [worker] * len(reading.ranks)
-        any_fresh |= fresh and not excluded
+    readings = view.read(workers, question.asked_at, settings.ledger)
+    suspects = sum(reading.suspect for reading in readings)
+    left_out = 0 < suspects < len(readings)
+    rows, owners, any_fresh = _rows(phase, readings, left_out, question, settings.max_staleness_us)
     costs = [row[3] for row in rows if row[3] is not None] if any_fresh else []
     if costs:
         lowest = min(costs)
@@ -95,51 +89,70 @@ def _phase(
         reason = PickReason.LOAD
     else:
         rows = [row._replace(cost=None) for row in rows]
-        equals = [place for place, row in enumerate(rows) if row.excluded == _NONE]
+        equals = [place for place, row in enumerate(rows) if row.excluded is _NONE]
         reason = PickReason.ROUND_ROBIN_STALE
     winner = whose_turn(rotation, len(rows), equals)
     return PhaseDecision(reason, rows, owners, winner, after(winner))
 
 
-def _add_rows(
-    rows: list[CandidateRow],
-    phase: Phase,
-    worker: Worker,
-    reading: WorkerReading,
-    excluded: bool,
-    question: Question,
-    settings: PickSettings,
-) -> bool:
-    """Append the rows of a worker's ranks; whether one has a fresh sample with the phase's field."""
-    namespace, instance_id = worker.key
-    at, staleness = question.asked_at, settings.max_staleness_us
-    prefill = phase is Phase.PREFILL
-    capacity = worker.max_num_batched_tokens if prefill else worker.total_kv_blocks
-    own = 0 if prefill else blocks_of(question.estimated_tokens, worker.block_size)
-    if own is None:
-        capacity = None
+def _rows(
+    phase: Phase, readings: list[WorkerReading], left_out: bool, question: Question, staleness_us_max: int
+) -> tuple[list[CandidateRow], list[Worker], bool]:
+    """Rows of all ranks, the worker of each, and whether one that may compete has a fresh
+    sample with the phase's field.
+
+    The usual reading, a fresh sample with the field, is judged in place: this loop is most
+    of a pick.
+    """
+    at, prefill = question.asked_at, phase is Phase.PREFILL
+    rows: list[CandidateRow] = []
+    owners: list[Worker] = []
     any_fresh = False
-    for dp_rank, sample, tokens, blocks in reading.ranks:
-        verdict, value = read_backlog(sample, phase, at, staleness)
-        if verdict is _FRESH and value is not None:
-            any_fresh = True
-        cost = None
-        if excluded:
-            verdict = _EXCLUDED
-        elif reading.stalled:
-            verdict = _STALLED
-        elif value is not None and capacity:
-            cost = (value + (tokens if prefill else blocks + own)) / capacity  # type: ignore[operator]
-        if sample is None:
-            active_tokens = active_blocks = age = None
-        else:
-            active_tokens = sample.active_prefill_tokens
-            active_blocks = value if value is not None and not prefill else phase_value(sample, Phase.DECODE)
-            age = max(0, at - sample.received_at)
-        head = (namespace, instance_id, dp_rank, cost, active_tokens, active_blocks, tokens, blocks)
-        reason = _SUSPECT if excluded else _NONE
-        rows.append(_new(CandidateRow, (*head, age, verdict, reason, 0)))
-    return any_fresh
+    value: int | None
+    for worker, suspect, stalled, samples, unanswered in readings:
+        namespace, instance_id = worker[0]
+        capacity, own = _capacity(worker, prefill, question.estimated_tokens)
+        excluded = left_out and suspect
+        competes = capacity > 0 and not excluded and not stalled
+        first = worker.dp_start_rank
+        for dp_rank in range(first, first + worker.dp_size):
+            sample = samples.get(dp_rank)
+            tokens, blocks = unanswered.get(dp_rank, _ZERO) if unanswered else _ZERO
+            if sample is None:
+                verdict, value = _QUIET, 0
+                active_tokens = active_blocks = age = None
+            else:
+                _, _, received_at, active_blocks, active_tokens, used_blocks = sample
+                if active_blocks is None:
+                    active_blocks = used_blocks
+                age = at - received_at if at > received_at else 0
+                value = active_tokens if prefill else active_blocks
+                if value is not None and age <= staleness_us_max:
+                    verdict = _FRESH
+                    any_fresh = any_fresh or not excluded
+                else:
+                    verdict, value = read_backlog(sample, phase, at, staleness_us_max)
+            cost, why = None, _NONE
+            if competes and value is not None:
+                cost = (value + (tokens if prefill else blocks + own)) / capacity
+            elif excluded:
+                verdict, why = _EXCLUDED, _SUSPECT
+            elif stalled:
+                verdict = _STALLED
+            load = (cost, active_tokens, active_blocks, tokens, blocks, age, verdict, why, 0)
+            rows.append(_new(CandidateRow, (namespace, instance_id, dp_rank, *load)))
+            owners.append(worker)
+    return rows, owners, any_fresh
+
+
+def _capacity(worker: Worker, prefill: bool, prompt_tokens: int) -> tuple[int, int]:
+    """(capacity of a rank, what the prompt adds to its backlog); capacity 0: no cost is defined."""
+    if prefill:
+        return worker.max_num_batched_tokens or 0, 0
+    size = worker.block_size
+    if size is None or size <= 0:
+        return 0, 0
+    return worker.total_kv_blocks or 0, -(-prompt_tokens // size)
 
 
 def blocks_of(tokens: int, block_size: int | None) -> int | None:

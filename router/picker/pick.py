@@ -91,11 +91,12 @@ def _ranked(decision: PhaseDecision, limit: int | None = None) -> list[Candidate
     rows, winner = decision.rows, decision.winner
     if winner is None:
         return rows[:limit]
-    costs = sorted((row[3], place) for place, row in enumerate(rows) if row[3] is not None)
-    order = [winner]
-    order += [place for _, place in costs if place != winner]
+    costs = [row[3] for row in rows]
+    defined = [place for place, cost in enumerate(costs) if cost is not None and place != winner]
+    defined.sort(key=costs.__getitem__)  # type: ignore[arg-type]  # stable: equals stay in order
+    order = [winner, *defined]
     if limit is None or len(order) < limit:
-        without = [place for place, row in enumerate(rows) if row[3] is None and place != winner]
+        without = [place for place, cost in enumerate(costs) if cost is None and place != winner]
         order += [place for place in without if not rows[place].excluded]
         order += [place for place in without if rows[place].excluded]
     return [rows[place] for place in order[:limit]]

@@ -1,15 +1,22 @@
 """Candidate rows, and the bytes in which a pick records and digests them.
 
-A packed table is little-endian, without padding:
+A packed table is little-endian, without padding, column after column:
 
     u8   layout, 1
     u8   namespaces, then for each: u16 bytes of its UTF-8 name, the name
-    u32  rows, then for each 72 bytes:
-         u8  namespace, its place in the list above      u64 instance id     u32 dp rank
+    u32  rows; then each of these columns, one value a row:
+         u8  namespace, its place in the list above
          u8  which of cost (1), prefill tokens (2), decode blocks (4), age (8) are known
-         u8  verdict      u8  excluded reason
-         f64 cost         u64 active prefill tokens      u64 active decode blocks
-         u64 unanswered tokens   u64 unanswered blocks   u64 sample age, microseconds
+         u8  verdict
+         u8  excluded reason
+         u32 dp rank
+         u64 instance id
+         f64 cost
+         u64 active prefill tokens
+         u64 active decode blocks
+         u64 unanswered tokens
+         u64 unanswered blocks
+         u64 sample age, microseconds
          u64 overlap blocks
 
 Unknown values are written as 0. Numbers above 64 bits are written as the largest, negative
@@ -20,18 +27,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from projections.events.picks import ExcludedReason, Verdict
 from projections.identity import U32_MAX, U64_MAX
 
 LAYOUT = 1
-_ROW = "BQIBBBdQQQQQQ"
-_ROW_BYTES = struct.calcsize("<" + _ROW)
 _COST, _PREFILL, _DECODE, _AGE = 1, 2, 4, 8
-_STRUCTS_KEPT = 64
-_FLOAT_COLUMN = 6
+_ALL_KNOWN = _COST | _PREFILL | _DECODE | _AGE
+_COLUMNS = "BBBBIQdQQQQQQ"
+_ROW_BYTES = struct.calcsize("<" + _COLUMNS)
 
 
 class CandidateRow(NamedTuple):
@@ -61,52 +67,20 @@ def pack_rows(rows: Sequence[CandidateRow]) -> bytes:
     """The bytes of a table; equal tables have equal bytes."""
     if not rows:
         return b""
-    names = sorted({row[0] for row in rows})
-    place_of = {name: place for place, name in enumerate(names)}
-    head = [bytes((LAYOUT, len(names)))]
-    for name in names:
-        text = name.encode("utf-8", "surrogatepass")
-        head += (struct.pack("<H", len(text)), text)
-    flat: list[float] = []
-    for name, instance, rank, cost, prefill, decode, tokens, blocks, age, verdict, excluded, overlap in rows:
-        known = 0
-        if cost is None:
-            cost = 0.0
-        else:
-            known = _COST
-        if prefill is None:
-            prefill = 0
-        else:
-            known |= _PREFILL
-        if decode is None:
-            decode = 0
-        else:
-            known |= _DECODE
-        if age is None:
-            age = 0
-        else:
-            known |= _AGE
-        flat += (
-            place_of[name],
-            instance,
-            rank,
-            known,
-            verdict,
-            excluded,
-            cost,
-            prefill,
-            decode,
-            tokens,
-            blocks,
-            age,
-            overlap,
-        )
-    table = _table(len(rows))
+    count = len(rows)
+    names, instances, ranks, *optional, tokens, blocks, ages, verdicts, excluded, overlaps = zip(
+        *rows, strict=True
+    )
+    known, (costs, prefill, decode, ages) = _without_none((*optional, ages), count)
+    head, places = _places(names)
+    narrow = (head, struct.pack("<I", count), places, known, bytes(verdicts), bytes(excluded))
+    wide = (ranks, instances, costs, prefill, decode, tokens, blocks, ages, overlaps)
+    layout = f"<{count}I{count}Q{count}d{6 * count}Q"
     try:
-        body = table.pack(len(rows), *flat)
+        numbers = struct.pack(layout, *chain.from_iterable(wide))
     except struct.error:
-        body = table.pack(len(rows), *_bounded(flat))
-    return b"".join((*head, body))
+        numbers = struct.pack(layout, *chain.from_iterable(map(_bounded, "IQdQQQQQQ", wide)))
+    return b"".join((*narrow, numbers))
 
 
 def unpack_rows(data: bytes) -> list[CandidateRow]:
@@ -116,29 +90,51 @@ def unpack_rows(data: bytes) -> list[CandidateRow]:
     try:
         names, offset = _names(data)
         (count,) = struct.unpack_from("<I", data, offset)
-        if len(data) != offset + 4 + count * _ROW_BYTES:
+        offset += 4
+        if len(data) != offset + count * _ROW_BYTES:
             raise ValueError(f"{len(data)} bytes are no table of {count} rows")
-        return [_row(names, fields) for fields in struct.iter_unpack("<" + _ROW, data[offset + 4 :])]
+        columns = []
+        for code in _COLUMNS:
+            columns.append(struct.unpack_from(f"<{count}{code}", data, offset))
+            offset += struct.calcsize(f"<{count}{code}")
+        return [_row(names, fields) for fields in zip(*columns, strict=True)]
     except (struct.error, IndexError) as problem:
         raise ValueError("cut candidate table") from problem
 
 
-@lru_cache(maxsize=_STRUCTS_KEPT)
-def _table(count: int) -> struct.Struct:
-    return struct.Struct("<I" + _ROW * count)
+def _without_none(columns: tuple[Any, ...], count: int) -> tuple[bytes, list[Any]]:
+    """Which values are known, and the columns with 0 for those that are not."""
+    if not any(None in column for column in columns):
+        return bytes((_ALL_KNOWN,)) * count, list(columns)
+    known = [0] * count
+    filled = []
+    for bit, column in zip((_COST, _PREFILL, _DECODE, _AGE), columns, strict=True):
+        for place, value in enumerate(column):
+            if value is not None:
+                known[place] |= bit
+        filled.append([0 if value is None else value for value in column])
+    return bytes(known), filled
 
 
-def _bounded(flat: list[float]) -> list[float]:
-    """Every integer forced into its column."""
-    width = len(_ROW)
-    bounded: list[float] = []
-    for place, value in enumerate(flat):
-        column = place % width
-        if column == _FLOAT_COLUMN:
-            bounded.append(value)
-        else:
-            bounded.append(max(0, min(int(value), U32_MAX if _ROW[column] == "I" else U64_MAX)))
-    return bounded
+def _places(names: Sequence[str]) -> tuple[bytes, bytes]:
+    """The list of namespaces, and each row's place in it."""
+    distinct = sorted({*names})
+    head = [bytes((LAYOUT, len(distinct)))]
+    for name in distinct:
+        text = name.encode("utf-8", "surrogatepass")
+        head += (struct.pack("<H", len(text)), text)
+    if len(distinct) == 1:
+        return b"".join(head), bytes(len(names))
+    place_of = {name: place for place, name in enumerate(distinct)}
+    return b"".join(head), bytes([place_of[name] for name in names])
+
+
+def _bounded(code: str, values: Sequence[Any]) -> list[Any]:
+    """A column with every number forced into its width."""
+    if code == "d":
+        return [*values]
+    largest = U32_MAX if code == "I" else U64_MAX
+    return [max(0, min(value, largest)) for value in values]
 
 
 def _names(data: bytes) -> tuple[list[str], int]:
@@ -154,8 +150,8 @@ def _names(data: bytes) -> tuple[list[str], int]:
     return names, offset
 
 
-def _row(names: list[str], fields: tuple[int, ...]) -> CandidateRow:
-    place, instance, rank, known, verdict, excluded, cost, prefill, decode, tokens, blocks, age, overlap = (
+def _row(names: list[str], fields: tuple[Any, ...]) -> CandidateRow:
+    place, known, verdict, excluded, rank, instance, cost, prefill, decode, tokens, blocks, age, overlap = (
         fields
     )
     return CandidateRow(
