@@ -333,8 +333,9 @@ class Tail:
     def _stop(self, stop: FoldStopped, batch: RecordBatch, offset: int) -> list[Effect]:
         self.stopped = StopReason.POISON
         self.stopped_detail = str(stop)
-        rest = batch.records[offset - batch.first_offset + 1 :]
-        queued = [RecordBatch(offset + 1, rest), *self._queue]
+        # from this very record on: it may be the one that condemns an offset folded before
+        rest = batch.records[offset - batch.first_offset :]
+        queued = [RecordBatch(offset, rest), *self._queue]
         self._queue.clear()
         self._queued_bytes = 0
         self._poison_offset = stop.offset
