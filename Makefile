@@ -56,16 +56,21 @@ live: venv ## tests with real etcd and Dynamo, one after another, in a namespace
 	$(PY) -m deploy.demo.loopback $(PY) -m pytest -q tests/live
 
 sim: venv ## seeded simulations; SEEDS=N
-	$(PY) -m pytest -q tests/simulation
+	$(PY) -m pytest -q tests/simulation --seeds '$(SEEDS)'
 
-fuzz: venv ## mutated bytes against every decoder; FUZZ_SECONDS=N
-	$(PY) -m pytest -q tests/fuzz
+# each target in a process of its own, so that no benchmark feels the heap of the one before
+FUZZERS := $(patsubst bench/%.py,bench.%,$(wildcard bench/fuzz_*.py))
+BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
+
+fuzz: venv ## mutated bytes against every decoder; FUZZ_SECONDS=N for each
+	@for name in $(FUZZERS); do echo "== $$name"; $(PY) -m $$name '$(FUZZ_SECONDS)' || exit 1; done
 
 soak: venv ## an hour of churn: memory must stay flat; SOAK_SECONDS=N
-	$(PY) -m bench.soak
+	$(PY) -m bench.soak '$(SOAK_SECONDS)'
 
 bench: venv ## all benchmarks, with ratios and the floor loop
-	$(PY) -m bench.floor
+	@$(PY) -m bench.floor; status=0; \
+	for name in $(BENCHMARKS); do echo "== $$name"; $(PY) -m $$name || status=1; done; exit $$status
 
 clean: ## everything that was built or written: environments, .run, caches
 	rm -rf .venv .venvs .run .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
