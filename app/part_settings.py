@@ -1,0 +1,140 @@
+"""From the one configuration to the settings that each part is started with.
+
+Parts do not know the configuration file; they take their own frozen settings, secrets
+included where they need them. Every translation stands here, so a key's way into a part is
+found in one place.
+"""
+
+from __future__ import annotations
+
+from app.config_dynamo import DiscoverySource, EtcdSettings
+from app.config_model import Config
+from app.config_sections import ApiKeyMode, ApiKeySettings
+from app.config_units import SizeOrShare
+from ingest.discovery.settings import (
+    DiscoverySettings,
+    EtcdAuth,
+    EtcdConnection,
+    EtcdTls,
+    FileStore,
+    SourceKind,
+)
+from ingest.log.segment_settings import SegmentSettings
+from router.settings import (
+    BackendSettings,
+    BreakerSettings,
+    DeadlineSettings,
+    HealthSettings,
+    KeySettings,
+    PoolSettings,
+    RouterSettings,
+)
+
+
+def discovery_settings(config: Config, inactive: str | None) -> DiscoverySettings:
+    """What the watcher is started with. inactive: why discovery does not run, None where it does."""
+    discovery = config.dynamo.discovery
+    namespaces = tuple(sorted(discovery.namespaces))
+    enabled = config.dynamo.enabled and inactive is None
+    if discovery.source is DiscoverySource.FILE:
+        file = discovery.file
+        return DiscoverySettings(
+            SourceKind.FILE,
+            namespaces,
+            file=FileStore(file.root or "", file.poll.us, file.ttl.us),
+            enabled=enabled,
+        )
+    etcd = discovery.etcd
+    return DiscoverySettings(
+        SourceKind.ETCD,
+        namespaces,
+        etcd=_etcd_connection(etcd),
+        backoff_initial_us=etcd.watch_reconnect_backoff.initial.us,
+        backoff_max_us=etcd.watch_reconnect_backoff.max.us,
+        enabled=enabled,
+    )
+
+
+def _etcd_connection(etcd: EtcdSettings) -> EtcdConnection:
+    tls = auth = None
+    if etcd.tls is not None:
+        key = etcd.tls.client_key
+        tls = EtcdTls(
+            etcd.tls.ca_cert,
+            etcd.tls.client_cert,
+            key.get_secret_value() if key is not None else None,
+            etcd.tls.server_name,
+        )
+    if etcd.auth is not None:
+        auth = EtcdAuth(etcd.auth.username, etcd.auth.password.get_secret_value())
+    return EtcdConnection(etcd.endpoints, tls, auth)
+
+
+def segment_settings(config: Config) -> SegmentSettings:
+    """What the embedded log is opened with."""
+    retention = config.log.retention
+    size, share = retention.bytes.size, retention.bytes.percent
+    return SegmentSettings(
+        retention_age_us=retention.age.us,
+        retention_bytes=size.count if size is not None else None,
+        retention_share=share if share is not None else 25,
+    )
+
+
+def bytes_of(ceiling: SizeOrShare, file_system_bytes: int) -> int:
+    """A ceiling in bytes, whichever way the file says it."""
+    return ceiling.bytes_of(file_system_bytes)
+
+
+def router_settings(config: Config) -> RouterSettings:
+    """What the front door and the dispatch are told."""
+    health, breaker, request = config.health_checks, config.circuit_breaker, config.request
+    return RouterSettings(
+        backends=tuple(
+            BackendSettings(
+                backend.name,
+                backend.url,
+                backend.api_key.get_secret_value() if backend.api_key is not None else None,
+                backend.models,
+                backend.enabled,
+                backend.internal,
+            )
+            for backend in config.backends
+        ),
+        pools=tuple(PoolSettings(namespace, names) for namespace, names in config.dynamo.shim_pools),
+        pinning=config.disaggregated_serving.enabled and config.dynamo.enabled,
+        fallback_to_unified=config.disaggregated_serving.fallback_to_unified,
+        allow_metadata_upload=config.dynamo.shim.allow_metadata_upload,
+        keys=tuple(map(_key_settings, config.api_keys.keys)),
+        keys_required=config.api_keys.mode is ApiKeyMode.BLOCKING,
+        body_bytes_max=config.server.body_bytes_max.count,
+        deadlines=DeadlineSettings(
+            total_us=request.timeout.us,
+            connect_us=request.connect_timeout.us,
+            first_byte_us=request.first_byte_timeout.us,
+            retries_max=request.max_retries,
+        ),
+        health=HealthSettings(
+            health.enabled,
+            health.path,
+            health.interval.us,
+            health.timeout.us,
+            health.unhealthy_threshold,
+            health.healthy_threshold,
+            health.warmup_check_interval.us,
+            health.max_warmup_duration.us,
+        ),
+        breaker=BreakerSettings(
+            breaker.enabled, breaker.failure_threshold, breaker.open_for.us, breaker.half_open_requests
+        ),
+    )
+
+
+def _key_settings(key: ApiKeySettings) -> KeySettings:
+    return KeySettings(
+        key.id,
+        key.key.get_secret_value(),
+        key.enabled,
+        key.expires_at.timestamp() if key.expires_at is not None else None,
+        frozenset(key.allowed_backends) if key.allowed_backends is not None else None,
+    )

@@ -1,0 +1,97 @@
+"""The owner ticks, asks for checkpoints, declares silent replicas gone and adopts settings."""
+
+from typing import Any
+
+import pytest
+
+from app.owner import TICK_EVERY_US, Owner
+from app.tail import Tail
+from projections.bounds import REPLICA_GONE_US, SECOND_US
+from projections.events.control import (
+    CheckpointDue,
+    ClockTicked,
+    ConfigAdopted,
+    ConfigProposed,
+    PickSettings,
+    ReplicaGone,
+    ReplicaStarted,
+)
+from projections.fold import Fold
+from tests.replay.recorded_log import OWNER, RecordedLog
+
+SETTINGS = PickSettings("load_based", "file", ("dynamo",), (), 3_000_000)
+SILENT = bytes([5]) * 16
+
+
+class Lane:
+    """An owner whose words go into a log that its own tail reads."""
+
+    def __init__(self, checkpoint_every_us: int = 60 * SECOND_US) -> None:
+        self.world = RecordedLog(0, adopt=False)
+        self.tail = Tail(Fold(), OWNER, 0)
+        self.now = 0
+        self.said: list[tuple[Any, ...]] = []
+        self.owner = Owner(self.tail, self.say, checkpoint_every_us=checkpoint_every_us, now_us=0)
+
+    def say(self, fact: tuple[Any, ...]) -> None:
+        self.said.append(fact)
+        self.world.say(fact)
+
+    def run(self, seconds: float, step_us: int = SECOND_US // 4) -> None:
+        for _ in range(int(seconds * SECOND_US / step_us)):
+            self.now += step_us
+            self.world.time += step_us
+            self.tail.on_batches(self.world.log.read(self.tail.next_offset, 1 << 20), self.now)
+            self.tail.work(self.now, 1_000_000)
+            self.tail.on_end(self.now)
+            self.owner.on_tick(self.now, wall_us=self.now)
+
+    def of(self, kind: type) -> list[Any]:
+        return [fact for fact in self.said if isinstance(fact, kind)]
+
+
+def test_a_tick_each_second_carries_the_own_notes_at_an_earlier_tick() -> None:
+    lane = Lane()
+    lane.run(5)
+    ticks = lane.of(ClockTicked)
+    assert len(ticks) == 5
+    assert ticks[0].noted_offset == -1
+    assert [t.noted_offset for t in ticks[1:]] == sorted({t.noted_offset for t in ticks[1:]})
+    assert lane.tail.stopped.value == "none", "its own tail agrees with what it says"
+    assert TICK_EVERY_US == SECOND_US
+
+
+@pytest.mark.req("EVS-13")
+def test_a_checkpoint_is_due_at_each_interval_of_log_time() -> None:
+    lane = Lane(checkpoint_every_us=10 * SECOND_US)
+    lane.run(35)
+    assert len(lane.of(CheckpointDue)) == 3
+    lane.owner.checkpoint_now("shutdown")
+    assert lane.of(CheckpointDue)[-1].cause == "shutdown"
+
+
+def test_a_replica_silent_for_thirty_seconds_is_declared_gone_once() -> None:
+    lane = Lane()
+    lane.world.say(ReplicaStarted(SILENT, "host", "router", "0", "3", (), 62, ()), SILENT)
+    lane.run(REPLICA_GONE_US / SECOND_US - 1)
+    assert lane.of(ReplicaGone) == []
+    lane.run(10)
+    assert [fact.replica for fact in lane.of(ReplicaGone)] == [SILENT]
+    lane.world.say(ReplicaStarted(SILENT, "host", "router", "0", "3", (), 62, ()), SILENT)
+    lane.run(REPLICA_GONE_US / SECOND_US + 5)
+    assert len(lane.of(ReplicaGone)) == 2, "any record lifts it, and then it may be gone again"
+
+
+@pytest.mark.req("REL-17")
+def test_settings_are_adopted_under_a_growing_version_and_only_when_they_differ() -> None:
+    lane = Lane()
+    assert lane.owner.adopt("start", b"a" * 16, "{}", SETTINGS, True) == 1
+    lane.run(1)
+    assert lane.owner.adopt("file", b"a" * 16, "{}", SETTINGS, True) == 1, "the same settings say nothing new"
+    assert lane.owner.on_proposed(ConfigProposed(SILENT, b"b" * 16, "{}", SETTINGS), True) == 2
+    lane.run(1)
+    assert [(f.version, f.proposed_by) for f in lane.of(ConfigAdopted)] == [(1, "start"), (2, SILENT.hex())]
+    now = lane.tail.fold.settings_now
+    assert now is not None
+    assert now.version == 2
+    assert lane.owner.adopt("admin", b"b" * 16, "{}", SETTINGS, False) == 3, "disabling is a difference"
