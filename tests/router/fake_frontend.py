@@ -148,7 +148,7 @@ class FakeFrontend:
             self._server = None
         for writer in list(self._writers):
             writer.transport.abort()
-        while self._writers:
+        while self._writers:  # noqa: ASYNC110  # a few turns of the loop
             await asyncio.sleep(0)
 
     # connections
@@ -266,7 +266,9 @@ class FakeFrontend:
             await writer.drain()
             return False
         if self.misbehaviour is Misbehaviour.BOTH_FRAMINGS:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n")
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+            )
             await writer.drain()
             return False
         await self._send_whole(writer, 200, body)
@@ -295,9 +297,8 @@ class FakeFrontend:
             return False
         events = [event + b"\n\n" for event in self.stream_body(seen).split(b"\n\n")[:-1]]
         for number, event in enumerate(events):
-            if number == 2 and self.misbehaviour is not None:
-                if not await self._misbehave(writer, event):
-                    return False
+            if number == 2 and not await self._behaves(writer, event):
+                return False
             for piece in self._pieces(event):
                 writer.write(b"%x\r\n" % len(piece) + piece + b"\r\n")
                 self.bytes_out += len(piece)
@@ -313,7 +314,7 @@ class FakeFrontend:
             return [event[i : i + 1] for i in range(len(event))]
         return [event]
 
-    async def _misbehave(self, writer: asyncio.StreamWriter, event: bytes) -> bool:
+    async def _behaves(self, writer: asyncio.StreamWriter, event: bytes) -> bool:
         if self.misbehaviour is Misbehaviour.CLOSES_MID_STREAM:
             writer.transport.abort()
             return False
@@ -341,7 +342,11 @@ class FakeFrontend:
         hides = self.version == "1.6.1"
         model = seen.document.get("model")
         if not (self.decode or self.aggregated):
-            return (503, NOT_READY.format(model=model)) if self.prefill and self.version == "1.4.2" else (404, "")
+            return (
+                (503, NOT_READY.format(model=model))
+                if self.prefill and self.version == "1.4.2"
+                else (404, "")
+            )
         if model not in self.models:
             return 404, "Model not found"
         nvext = seen.document.get("nvext") or {}
@@ -356,9 +361,19 @@ class FakeFrontend:
         if prefill is None:
             if decode is not None or seen.header("x-dynamo-worker-instance-id") is None:
                 return 500, GENERIC
-            return 400, "Invalid request" if hides else "worker ID required for decode request in Direct routing mode"
+            return (
+                400,
+                "Invalid request"
+                if hides
+                else "worker ID required for decode request in Direct routing mode",
+            )
         if decode is None:
-            return 400, "Invalid request" if hides else "worker ID required for decode request in Direct routing mode"
+            return (
+                400,
+                "Invalid request"
+                if hides
+                else "worker ID required for decode request in Direct routing mode",
+            )
         if prefill not in self.prefill:
             return self._unknown("prefill_worker_id", prefill)
         return self._refuse_worker("decode", self.decode, decode, seen, hides)

@@ -73,6 +73,13 @@ def fleet_of(*workers: Worker, generation: int = 1) -> Fleet:
     return Fleet(generation, {worker.key: worker for worker in ordered}, (), {}, {})
 
 
+async def until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Return once something holds that real sockets bring about. Fails after timeout_s."""
+    async with asyncio.timeout(timeout_s):
+        while not holds():  # noqa: ASYNC110  # sockets tell nobody
+            await asyncio.sleep(0.002)
+
+
 class FakeLog:
     """A log as the router sees it.
 
@@ -212,15 +219,11 @@ class Rig:
     async def ready(self) -> None:
         """Return once every enabled backend was probed."""
         replicas = self.service.frontage.table.replicas.values()
-        async with asyncio.timeout(20):
-            while any(r.health.value == "unknown" and r.settings.enabled for r in replicas):
-                await asyncio.sleep(0.005)
+        await until(lambda: not any(r.health.value == "unknown" and r.settings.enabled for r in replicas))
 
     async def ended(self, count: int = 1) -> DispatchEnded:
         """The newest end, once there are as many."""
-        async with asyncio.timeout(20):
-            while len(self.log.ends) < count:
-                await asyncio.sleep(0.002)
+        await until(lambda: len(self.log.ends) >= count)
         return self.log.ends[-1]
 
     def in_flight(self) -> int:

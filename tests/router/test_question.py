@@ -1,0 +1,122 @@
+"""What a question holds, and how a prompt is estimated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from projections.events.control import PickSettings
+from projections.events.picks import AbsentCause, Outcome, PhaseOutcome
+from router.question import estimate_tokens, freeze_question, served_model
+from router.rotations import Rotations
+
+SETTINGS = PickSettings(
+    "load_based", "etcd", ("blue", "green", "red"), (("a", "one"), ("c", "two"), ("d", "one")), 3_000_000
+)
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content}]}
+
+
+@pytest.mark.req("PICK-03")
+@pytest.mark.parametrize(
+    ("document", "tokens"),
+    [
+        (user("x" * 40), 10 + 4),
+        (user("x" * 41), 11 + 4),
+        (user("a b c d e f"), 8 + 4),  # six words of one letter: ceil(6 * 4 / 3)
+        (user("a b c d"), 6 + 4),
+        (
+            user([{"type": "text", "text": "x" * 8}, {"type": "image_url", "image_url": {"url": "u" * 99}}]),
+            2 + 4,
+        ),
+        (user(None), 4),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, {}]}, 8),
+        ({"messages": [user("x" * 6)["messages"][0], user("x" * 6)["messages"][0]]}, 3 + 8),
+        ({"messages": [], "tools": [{"a": 1}]}, 3),  # [{"a":1}] has 9 characters
+        ({"prompt": "x" * 40}, 10),
+        ({"prompt": ["x" * 40, "x" * 4]}, 11),
+        ({"prompt": [1, 2, 3]}, 3 + 0),
+        ({"prompt": [[1, 2], [3]]}, 3),
+        ({"prompt": ""}, 1),
+        ({}, 1),
+        ({"messages": "odd", "prompt": 7, "tools": 3}, 1),
+        (user("é" * 40), 10 + 4),  # characters, not bytes
+    ],
+)
+def test_estimate_of_every_legal_shape(document: dict[str, Any], tokens: int) -> None:
+    assert estimate_tokens(document) == tokens
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.mark.req("PICK-03")
+@given(messages=JSON, prompt=JSON, tools=JSON)
+def test_any_document_has_an_estimate_and_always_the_same(messages: Any, prompt: Any, tools: Any) -> None:
+    document = {"messages": messages, "prompt": prompt, "tools": tools}
+    estimate = estimate_tokens(document)
+    assert estimate >= 1
+    assert estimate_tokens(document) == estimate
+
+
+def test_tools_that_cannot_be_written_count_nothing() -> None:
+    assert estimate_tokens({"tools": [1 << 80]}) == 1
+
+
+@pytest.mark.req("SHIM-03", "PICK-12")
+def test_model_map_is_for_matching_only() -> None:
+    assert [served_model(model, SETTINGS) for model in ("a", "b", "c", "d", "one")] == [
+        "one",
+        "b",
+        "two",
+        "one",
+        "one",
+    ]
+    question = _question(model="d")
+    assert (question.model, question.served_model) == ("d", "one")
+
+
+def _question(**changes: Any) -> Any:
+    asked: dict[str, Any] = {
+        "request_id": "r",
+        "send": 0,
+        "model": "a",
+        "settings": SETTINGS,
+        "asked_at": 1000,
+        "lag_us": 70,
+        "eligible": ("red", "blue", "other"),
+        "absent": (("green", AbsentCause.BREAKER_OPEN),),
+        "estimated_tokens": 9,
+        "rotations": Rotations(),
+    }
+    return freeze_question(**(asked | changes))
+
+
+@pytest.mark.req("PICK-13", "MNS-02")
+def test_only_namespaces_of_the_settings_version_are_offered_sorted() -> None:
+    question = _question()
+    assert question.namespaces == ("blue", "red")
+    assert question.absent == (("green", int(AbsentCause.BREAKER_OPEN)),)
+
+
+@pytest.mark.req("STORE-06")
+def test_dispatch_counts_from_the_asking_plus_the_lag() -> None:
+    assert _question().dispatched_at == 1070
+
+
+def test_rotations_are_those_of_the_served_model() -> None:
+    rotations = Rotations()
+    phase = PhaseOutcome(1, None, 0, None, b"")
+    rotations.advance("one", Outcome(None, phase, phase, 3, 5, b""))
+    question = _question(rotations=rotations)
+    assert (question.rotation_prefill, question.rotation_decode) == (3, 5)
+    assert _question(rotations=rotations, model="c").rotation_decode == 0
