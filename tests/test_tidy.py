@@ -45,6 +45,14 @@ LONG_MODULES: dict[str, int] = {}
 WITHOUT_TEST_FILE: dict[str, str] = {}
 """Module path -> where it is tested instead."""
 
+WITHOUT_ASSERTION = {
+    "tests/log_suite.py:test_waiting_for_what_is_there_returns_at_once": "it returns, or the test hangs",
+}
+"""`path:function` of tests that assert nothing in words, and what fails them."""
+
+SLEEPERS = {"tests/deploy/demo/test_children.py": "waits for real processes"}
+"""Test files outside `tests/live` that may sleep."""
+
 ENTRY_POINTS = {"app.cli": "the console script"}
 """Modules that nobody imports, and who runs them."""
 
@@ -208,6 +216,29 @@ def test_every_test_file_has_its_module() -> None:
     assert not offenders, "\n".join([f"{len(offenders)}:", *offenders])
 
 
+def test_every_test_can_fail() -> None:
+    offenders = [
+        f"{module.path}:{function.name}"
+        for module in modules("tests")
+        for function in functions(module)
+        if function.name.startswith("test_")
+        and f"{module.path}:{function.name}" not in WITHOUT_ASSERTION
+        and not _asserts(function)
+    ]
+    assert not offenders, "\n".join([f"{len(offenders)}:", *offenders])
+
+
+def test_tests_do_not_sleep() -> None:
+    offenders = [
+        f"{module.path}:{node.lineno}"
+        for module in modules("tests")
+        if not module.path.startswith("tests/live/") and module.path not in SLEEPERS
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "time.sleep"
+    ]
+    assert not offenders, "\n".join([f"{len(offenders)}:", *offenders])
+
+
 def test_no_module_is_dead() -> None:
     imported = set().union(*(imported_names(module) for module in product()))
     offenders = [
@@ -251,6 +282,9 @@ def test_exceptions_are_still_needed() -> None:
     stale += [p for p in WITHOUT_TEST_FILE if p not in paths or _test_files_of(paths[p])]
     imported = set().union(*(imported_names(module) for module in product()))
     stale += [name for name in ENTRY_POINTS if name in imported]
+    tests = {f"{m.path}:{f.name}": f for m in modules("tests") for f in functions(m)}
+    stale += [key for key in WITHOUT_ASSERTION if key not in tests or _asserts(tests[key])]
+    stale += [path for path in SLEEPERS if path not in paths or "time.sleep" not in paths[path].text]
     assert not stale, "\n".join([f"{len(stale)}:", *stale])
 
 
@@ -336,6 +370,20 @@ def _is_set(node: ast.expr, sets: set[str]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in sets
     return isinstance(node, ast.Attribute) and f".{node.attr}" in sets
+
+
+def _asserts(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """An assertion of its own, a wanted exception, or a helper that is named after its checking."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in {"raises", "fail", "warns"}:
+            return True
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).rsplit(".", 1)[-1].lstrip("_")
+            if called.startswith(("assert", "check", "expect", "must", "refus", "wait_for")):
+                return True
+    return False
 
 
 def _test_files_of(module: Module) -> list[str]:
