@@ -28,7 +28,7 @@ from ingest.log.segment_recovery import OpenTail, name_segment, prepare_segment,
 from ingest.log.segment_settings import SegmentSettings
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX
 from projections.events.codec import owner_stamp
-from projections.events.ports import CommitFailed, CommitUnclear, LogFull, RecordBatch
+from projections.events.ports import CommitFailed, LogFailed, LogFull, RecordBatch
 from projections.events.segment_format import (
     FRAME_HEAD_BYTES,
     HEADER_BYTES,
@@ -40,10 +40,6 @@ from projections.events.segment_format import (
 )
 
 STAMP_SEARCH_RECORDS_MAX = 64  # looked through, from a batch's end, for an owner's record
-
-
-class LogFailed(CommitUnclear):
-    """The disk did not confirm a write. This process's log is over: exit, then start again."""
 
 
 class SegmentLog:
@@ -103,6 +99,10 @@ class SegmentLog:
     def room(self) -> Room:
         """What the disk has room for."""
         return self.reserve.room
+
+    def is_full(self) -> bool:
+        """See LogStore."""
+        return self.reserve.room is not Room.PLENTY
 
     def first_offset(self) -> int:
         """See LogReader."""

@@ -25,7 +25,7 @@ import xxhash
 
 from projections.bounds import RECORD_BYTES_MAX
 from projections.events.envelope import WRITER_BYTES, Record
-from projections.events.kinds import FACT_KINDS, INNER, KIND_OF_FACT, SCHEMA
+from projections.events.kinds import FACT_KINDS, INNER, KIND_OF_FACT, SCHEMA, Kind
 
 _SCHEMA = struct.Struct("<H")
 _CHECK = struct.Struct("<Q")
@@ -145,7 +145,7 @@ def _decode_slowly(offset: int, check: int, body: bytes) -> Record:
 
 
 def owner_stamp(data: bytes) -> int | None:
-    """The log time of an owner's record, read from its head alone; None for any other bytes.
+    """The log time of an owner's record or claim, read from its head alone; None for any other bytes.
 
     The record is not verified: for looking through records that were verified before.
     """
@@ -153,10 +153,11 @@ def owner_stamp(data: bytes) -> int | None:
         head = msgpack.Unpacker(use_list=False, max_buffer_size=RECORD_BYTES_MAX)
         head.feed(data[2:_HEAD_BYTES_MAX])
         head.read_array_header()
-        _kind, time, _writer, epoch = head.unpack(), head.unpack(), head.unpack(), head.unpack()
+        kind, time, _writer, epoch = head.unpack(), head.unpack(), head.unpack(), head.unpack()
     except Exception:  # hostile bytes, see decode_record
         return None
-    return time if type(time) is int and type(epoch) is int and epoch >= 1 else None
+    is_owned = type(epoch) is int and (epoch >= 1 or kind == Kind.LANE_OPENED)
+    return time if is_owned and type(time) is int else None
 
 
 _HEAD_SHAPE = [int, int, bytes, int, int]

@@ -7,7 +7,7 @@ the store's business (file lock, claim); what is written is the appender's.
 
 Errors are typed: OffsetGone (retention passed by), LogCorrupt (bytes before the tail do
 not check), CommitFailed (nothing of the batch is durable), CommitUnclear (some of it may
-be). They carry what, where and what to do in their text.
+be), LogFailed (and the process has to end). They carry what, where and what to do in their text.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class LogError(Exception):
      +- LogCorrupt       bytes before the tail do not check
      +- CommitFailed     nothing of the batch is in the log
      +- CommitUnclear    the batch may or may not be in the log
+     |   +- LogFailed    and this process can append nothing more
      +- LogFull          no room for this kind of record
     """
 
@@ -51,6 +52,10 @@ class CommitFailed(LogError):
 
 class CommitUnclear(LogError):
     """The batch may or may not be durable: the writer that sent it ends."""
+
+
+class LogFailed(CommitUnclear):
+    """The store did not confirm a write and is over in this process: exit, then start again."""
 
 
 class LogFull(LogError):
@@ -91,11 +96,15 @@ class LogReader(Protocol):
 class LogStore(LogReader, Protocol):
     """A log with its writing side; one process holds it."""
 
-    def commit(self, records: Sequence[bytes]) -> int:
+    def commit(self, records: Sequence[bytes], critical: bool = True) -> int:
         """Append all records as one batch, durable on return; the first one's offset.
 
+        critical: picks, ends and control records, which may use room kept for them.
         May block (a shell calls it in a thread). Raises CommitFailed, CommitUnclear, LogFull.
         """
+
+    def is_full(self) -> bool:
+        """Whether only critical records are taken now."""
 
 
 class CheckpointInfo(NamedTuple):
@@ -175,7 +184,11 @@ class MemoryLog:
     async def wait(self, offset: int, timeout_s: float) -> None:
         """See LogReader. Memory has no other writer to wait for: returns at once."""
 
-    def commit(self, records: Sequence[bytes]) -> int:
+    def is_full(self) -> bool:
+        """See LogStore. Memory is not bounded here."""
+        return False
+
+    def commit(self, records: Sequence[bytes], critical: bool = True) -> int:
         """See LogStore."""
         if len(records) > COMMIT_BATCH_RECORDS_MAX or sum(map(len, records)) > COMMIT_BATCH_BYTES_MAX:
             raise CommitFailed(

@@ -1,0 +1,349 @@
+"""Step machine of a writer: what goes into which batch, and what happens when that fails.
+
+Facts come in by `on_submitted`; each gets its place in the writer's sequence, owner kinds
+get a stamp, and the bytes are made at once. One batch is under way at a time; the next is
+cut when the shell calls `on_tick` at or after `due_at`. The machine never sheds what is
+critical (picks, ends, control). For want of room it drops, in this order, raw notes,
+samples (whose numbers the next sample of that publisher then covers) and block events;
+after 30 seconds or 10,000 picks the oldest picks shrink to ledger lines.
+
+An append that stays unclear ends the writer id (decision 7): the machine asks which of its
+records are in the log (`FindOwn`), goes on under a new id whose first record names the old
+one, and sends the rest again. An owner has to win a new claim before its facts go on.
+
+    OPEN --unclear--> UNCLEAR --found--> OPEN, or HELD for an owner --claimed--> OPEN
+    HELD: only `urgent` facts are sent (a claim, a ping, WriterContinued)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from ingest.log.appends import (
+    Effect,
+    Entry,
+    Fact,
+    FindOwn,
+    Importance,
+    Receipt,
+    Reclaim,
+    Send,
+    Settled,
+    Status,
+)
+from ingest.log.log_clock import OwnerClock
+from ingest.log.outage import PickBuffer
+from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX, MIB
+from projections.events.codec import encode_record
+from projections.events.control import WriterContinued
+from projections.events.envelope import REPLICA_EPOCH
+from projections.events.signals import SampleReceived, SubscriptionChanged
+
+__all__ = [
+    "Appender",
+    "Effect",
+    "Fact",
+    "FindOwn",
+    "Importance",
+    "Receipt",
+    "Reclaim",
+    "Send",
+    "Settled",
+    "State",
+    "Status",
+]
+
+SHED_AT_BYTES = 32 * MIB  # pending beyond this: what may be shed is shed
+PENDING_BYTES_MAX = 256 * MIB  # beyond this even control records are lost, and told so
+RETRY_US = 100_000  # after a batch that was refused
+
+
+class State(Enum):
+    """See the module's text."""
+
+    OPEN = "open"
+    HELD = "held"
+    UNCLEAR = "unclear"
+
+
+class Appender:
+    """See the module's text. every_us, every_bytes: group commit waits at most for either.
+
+    Every event method returns effects; the shell carries them out in order.
+    """
+
+    def __init__(
+        self, writer: bytes, *, is_owner: bool, every_us: int = 2_000, every_bytes: int = MIB
+    ) -> None:
+        self.writer = writer
+        self.epoch = REPLICA_EPOCH
+        self.state = State.HELD if is_owner else State.OPEN
+        self.sequence = 0
+        self.is_full = False
+        self.pending_bytes = 0
+        self.shed: dict[Importance, int] = dict.fromkeys(Importance, 0)
+        self._is_owner = is_owner
+        self._every_us = every_us
+        self._every_bytes = every_bytes
+        self._clock: OwnerClock | None = None
+        self._pending: deque[Entry] = deque()
+        self._urgent: deque[Entry] = deque()
+        self._flight: list[Entry] = []
+        self._flight_number = 0
+        self._sent_at = -every_us
+        self._retry_at = 0
+        self._last_acknowledged = 0
+        self._picks = PickBuffer()
+        self._uncovered: dict[tuple[str, int], tuple[int, int]] = {}  # publisher: connection, from
+
+    # Events --------------------------------------------------------------------------
+
+    def on_submitted(
+        self, now_us: int, fact: Fact, importance: Importance, time: int | None = None, tag: Any = None
+    ) -> list[Effect]:
+        """A fact to append. Its own sequence is `self.sequence` afterwards, until it has to be renewed."""
+        entry = Entry(fact, importance, time, tag, now_us)
+        if importance < Importance.CONTROL and (self.is_full or self.pending_bytes > SHED_AT_BYTES):
+            return self._shed(entry)
+        if self.pending_bytes > PENDING_BYTES_MAX and importance is not Importance.PICK:
+            return entry.settled(Status.LOST)
+        if self._uncovered:
+            entry.fact = self._covering(fact)
+        self._enter(entry, now_us)
+        self._pending.append(entry)
+        if importance is not Importance.PICK:
+            return []
+        self._picks.add(entry)
+        return self._bound_picks(now_us)
+
+    def on_urgent(self, now_us: int, fact: Fact, time: int | None = None, tag: Any = None) -> list[Effect]:
+        """A fact that goes out even while others are held: a claim, a ping.
+
+        `time` is the stamp of a claim; the owner's own clock starts with `on_claimed`.
+        """
+        entry = Entry(fact, Importance.CONTROL, time, tag, now_us, is_urgent=True)
+        self._enter(entry, now_us)
+        self._urgent.append(entry)
+        return []
+
+    def on_claimed(self, now_us: int, epoch: int, clock: OwnerClock) -> list[Effect]:
+        """The claim of this writer won: its facts go out from now on, stamped by `clock`."""
+        self.epoch, self._clock, self.state = epoch, clock, State.OPEN
+        self._renew(self._pending, now_us)
+        return []
+
+    def on_held(self) -> list[Effect]:
+        """Stop sending what is not urgent: first it must be known who is the owner."""
+        if self.state is State.OPEN:
+            self.state = State.HELD
+        return []
+
+    def on_released(self) -> list[Effect]:
+        """Go on after `on_held`: the owner is the same."""
+        if self.state is State.HELD and (self.epoch or not self._is_owner):
+            self.state = State.OPEN
+        return []
+
+    def on_tick(self, now_us: int) -> list[Effect]:
+        """Cut the next batch if it is due; shrink picks that waited too long."""
+        effects = self._bound_picks(now_us)
+        due_at = self.due_at()
+        if due_at is not None and now_us >= due_at:
+            effects.extend(self._cut(now_us))
+        return effects
+
+    def on_committed(self, now_us: int, number: int, first_offset: int) -> list[Effect]:
+        """Batch `number` is durable from `first_offset` on."""
+        self._expect(number)
+        effects: list[Effect] = []
+        for offset, entry in enumerate(self._flight, first_offset):
+            effects.extend(entry.settled(Status.ACKNOWLEDGED, offset))
+        self._last_acknowledged = max(self._last_acknowledged, self._flight[-1].sequence)
+        self._flight = []
+        self._retry_at = 0
+        return effects
+
+    def on_failed(self, now_us: int, number: int, is_full: bool) -> list[Effect]:
+        """Nothing of batch `number` is in the log. is_full: for want of room."""
+        self._expect(number)
+        self._put_back()
+        self._retry_at = now_us + RETRY_US
+        if not is_full or self.is_full:
+            return []
+        self._retry_at = now_us
+        return self.on_room(is_full=True)
+
+    def on_room(self, is_full: bool) -> list[Effect]:
+        """The disk has room for everything again, or for what is critical alone."""
+        became_full, self.is_full = is_full and not self.is_full, is_full
+        return self._purge() if became_full else []
+
+    def on_unclear(self, now_us: int, number: int) -> list[Effect]:
+        """Batch `number` may or may not be in the log: this writer id is over."""
+        self._expect(number)
+        self.state = State.UNCLEAR
+        return [FindOwn(self.writer, self._last_acknowledged + 1)]
+
+    def on_found(self, now_us: int, writer: bytes, found: Mapping[int, int]) -> list[Effect]:
+        """Sequences of the old writer that are in the log, with offsets; go on as `writer`."""
+        effects: list[Effect] = []
+        missing: list[Entry] = []
+        for entry in self._flight:
+            offset = found.get(entry.sequence)
+            if offset is None:
+                missing.append(entry)
+            else:
+                effects.extend(entry.settled(Status.ACKNOWLEDGED, offset))
+        previous, last_seen = self.writer, max(found, default=self._last_acknowledged)
+        self._flight = missing
+        self._put_back()
+        for entry in self._urgent:  # claims and pings of the old writer: asked for anew
+            self.pending_bytes -= entry.size
+            effects.extend(entry.settled(Status.LOST))
+        self._urgent.clear()
+        self.writer, self.sequence, self._last_acknowledged = writer, 0, 0
+        self.state = State.OPEN
+        if self._is_owner:
+            self.state, self.epoch = State.HELD, REPLICA_EPOCH
+            effects.append(Reclaim(previous))
+        self.on_urgent(now_us, WriterContinued(previous, last_seen))
+        self._renew(self._pending, now_us)
+        return effects
+
+    # Questions -----------------------------------------------------------------------
+
+    def due_at(self) -> int | None:
+        """Monotonic time at which `on_tick` would cut a batch; None while none can be."""
+        if self._flight or self.state is State.UNCLEAR:
+            return None
+        if not self._urgent and (self.state is State.HELD or not (self._pending or self.lost_picks)):
+            return None
+        if self._retry_at:
+            return self._retry_at
+        return 0 if self.pending_bytes >= self._every_bytes else self._sent_at + self._every_us
+
+    def log_time(self, now_us: int) -> int:
+        """The owner's log time now; 0 for a writer without a clock, which is given times."""
+        return self._clock.now(now_us) if self._clock is not None else 0
+
+    @property
+    def lost_picks(self) -> int:
+        """Ledger lines that wait to be written."""
+        return len(self._picks.lost)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not (self._flight or self._pending or self._urgent or self.lost_picks)
+
+    # Batches -------------------------------------------------------------------------
+
+    def _cut(self, now_us: int) -> list[Effect]:
+        """The next batch. Sequences grow in the order of the log: what is urgent goes first."""
+        is_open = self.state is State.OPEN
+        if is_open and self.lost_picks:
+            for fact in self._picks.lost.take():
+                entry = Entry(fact, Importance.CONTROL, None, None, now_us)
+                self._enter(entry, now_us)
+                self._pending.append(entry)
+        if self._urgent and self._pending:
+            self._renew(self._pending, now_us)
+        records: list[bytes] = []
+        size = 0
+        for queue in (self._urgent, self._pending) if is_open else (self._urgent,):
+            while queue and len(records) < COMMIT_BATCH_RECORDS_MAX:
+                entry = queue[0]
+                if entry.data is not None:
+                    if size + entry.size > COMMIT_BATCH_BYTES_MAX:
+                        break
+                    size += entry.size
+                    records.append(entry.data)
+                    self._flight.append(entry)
+                    if entry.importance is Importance.PICK:
+                        self._picks.remove(entry)
+                queue.popleft()
+        if not records:
+            return []
+        self.pending_bytes -= size
+        self._sent_at = now_us
+        self._flight_number += 1
+        return [Send(self._flight_number, records, self.is_full)]
+
+    def _expect(self, number: int) -> None:
+        if number != self._flight_number or not self._flight:
+            raise ValueError(f"batch {number} is not under way")
+
+    def _put_back(self) -> None:
+        """The batch under way waits again, in front."""
+        for entry in reversed(self._flight):
+            (self._urgent if entry.is_urgent else self._pending).appendleft(entry)
+            self.pending_bytes += entry.size
+            if entry.importance is Importance.PICK:
+                self._picks.add_back(entry)
+        self._flight = []
+
+    def _enter(self, entry: Entry, now_us: int) -> None:
+        """Give an entry its sequence, its stamp and its bytes."""
+        self.sequence += 1
+        entry.sequence = self.sequence
+        epoch = REPLICA_EPOCH
+        if entry.is_owned:
+            epoch = self.epoch
+            time = self._clock.stamp(now_us) if self._clock is not None else 0
+        else:
+            time = entry.given if entry.given is not None else self.log_time(now_us)
+        entry.data = encode_record(time, self.writer, epoch, entry.sequence, entry.fact)
+        self.pending_bytes += len(entry.data)
+
+    def _renew(self, entries: Iterable[Entry], now_us: int) -> None:
+        """New sequences, stamps and bytes: the writer or its epoch changed, or others went before."""
+        for entry in entries:
+            if entry.data is not None:
+                self.pending_bytes -= len(entry.data)
+                self._enter(entry, now_us)
+
+    # Shedding ------------------------------------------------------------------------
+
+    def _shed(self, entry: Entry) -> list[Effect]:
+        self.shed[entry.importance] += 1
+        fact = entry.fact
+        if type(fact) is SampleReceived:
+            publisher = fact.namespace, fact.publisher_id
+            owed = self._uncovered.get(publisher)
+            covers_from = fact.covers_from
+            if owed is not None and owed[0] == fact.connection:
+                covers_from = min(owed[1], covers_from)
+            self._uncovered[publisher] = fact.connection, covers_from
+        return entry.settled(Status.SHED)
+
+    def _purge(self) -> list[Effect]:
+        """Shed what waits and may be shed, so that what is critical goes out in order."""
+        effects: list[Effect] = []
+        for entry in self._pending:
+            if entry.importance < Importance.CONTROL and entry.data is not None:
+                self.pending_bytes -= len(entry.data)
+                entry.data = None
+                effects.extend(self._shed(entry))
+        return effects
+
+    def _covering(self, fact: Fact) -> Fact:
+        """A sample that goes through covers the ones of its connection that were shed."""
+        if type(fact) is SampleReceived:
+            owed = self._uncovered.pop((fact.namespace, fact.publisher_id), None)
+            if owed is not None and owed[0] == fact.connection:
+                return fact._replace(covers_from=min(owed[1], fact.covers_from))
+        elif type(fact) is SubscriptionChanged:
+            self._uncovered.pop((fact.namespace, fact.publisher_id), None)
+        return fact
+
+    def _bound_picks(self, now_us: int) -> list[Effect]:
+        """Shrink the oldest picks to ledger lines beyond the buffer's count or age."""
+        effects: list[Effect] = []
+        for entry in self._picks.shrink(now_us):
+            self.pending_bytes -= entry.size
+            entry.data = None
+            effects.extend(entry.settled(Status.LOST))
+        return effects

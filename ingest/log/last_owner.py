@@ -1,0 +1,64 @@
+"""Who owned a log last, and until when: read backwards from its end."""
+
+from __future__ import annotations
+
+from ingest.log.log_clock import OwnerSeen
+from projections.events.codec import RecordRefused, decode_record, owner_stamp, peek_kind
+from projections.events.control import ClockTicked, LaneOpened
+from projections.events.kinds import Kind
+from projections.events.ports import LogReader
+
+_STEP_RECORDS = 4_096
+_READ_BYTES = 4 << 20
+_TELLERS = (Kind.LANE_OPENED, Kind.CLOCK_TICKED)
+
+
+def last_owner(log: LogReader) -> OwnerSeen | None:
+    """The newest owner that the kept records tell of, None where none does.
+
+    Looks at windows that double backwards from the end, until one holds a LaneOpened or
+    ClockTicked: with an owner's tick each second that is soon.
+    """
+    first, end = log.first_offset(), log.end_offset()
+    stop, step = end, _STEP_RECORDS
+    stamp = 0
+    while stop > first:
+        start = max(first, stop - step)
+        found, newest = _in_window(log, start, stop)
+        stamp = max(stamp, newest)
+        if found is not None:
+            return found._replace(stamp=max(stamp, found.stamp))
+        stop, step = start, step * 2
+    return None
+
+
+def _in_window(log: LogReader, start: int, stop: int) -> tuple[OwnerSeen | None, int]:
+    """The last record of the window that tells both times, and the newest stamp in it."""
+    found: OwnerSeen | None = None
+    stamp = 0
+    while start < stop:
+        batches = log.read(start, _READ_BYTES)
+        if not batches:
+            break
+        for batch in batches:
+            for offset, data in enumerate(batch.records, batch.first_offset):
+                if offset >= stop:
+                    break
+                stamp = max(stamp, owner_stamp(data) or 0)
+                if peek_kind(data) in _TELLERS:
+                    found = _told(offset, data) or found
+        start = batches[-1].first_offset + len(batches[-1].records)
+    return found, stamp
+
+
+def _told(offset: int, data: bytes) -> OwnerSeen | None:
+    try:
+        record = decode_record(offset, data)
+    except RecordRefused:
+        return None
+    fact = record.fact
+    if isinstance(fact, LaneOpened):
+        return OwnerSeen(record.writer, fact.epoch, record.time, record.time, fact.wall_us)
+    if isinstance(fact, ClockTicked):
+        return OwnerSeen(record.writer, record.epoch, record.time, record.time, fact.wall_us)
+    return None

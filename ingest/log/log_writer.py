@@ -1,0 +1,364 @@
+"""The asyncio shell of a writer: one thread that commits, the appender and the claim around it.
+
+`append` never waits: it hands the fact to the machine and returns. Batches are committed
+in a thread of their own, one at a time, so that no fdatasync holds the event loop; what
+arrives meanwhile makes the next batch. The shell owns the two clocks (boot time for all
+reckoning, the wall for one look at start) and the random writer id; the machines have
+neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+import structlog
+
+from ingest.log.appender import (
+    Appender,
+    Effect,
+    FindOwn,
+    Importance,
+    Receipt,
+    Reclaim,
+    Send,
+    Settled,
+    Status,
+)
+from ingest.log.ownership import Ownership, own_records
+from projections.bounds import MIB
+from projections.events.envelope import WRITER_BYTES
+from projections.events.ports import CommitUnclear, LogError, LogFailed, LogFull, LogStore
+
+WATCH_S = 0.25
+CLOSE_S_MAX = 5.0  # of waiting for what is under way when a writer closes
+UPKEEP_S = 10.0
+
+log = structlog.get_logger("picklog.log")
+OnDone = Callable[[Receipt], None]
+
+
+def boot_us() -> int:
+    """Monotonic time that goes on while the machine sleeps, microseconds."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def wall_us() -> int:
+    """Wall clock, microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class CommitNote(NamedTuple):
+    """Figures of one commit, for metrics."""
+
+    records: int
+    size_bytes: int
+    duration_us: int
+
+
+class WriterSettings(NamedTuple):
+    """Group commit: `log.fsync` of the configuration. upkeep_s: pause between rounds of upkeep."""
+
+    every_us: int = 2_000
+    every_bytes: int = MIB
+    upkeep_s: float = UPKEEP_S
+
+
+class LogWriter:
+    """One writer of a log. Use `open`; afterwards `writer`, `epoch`, `append`.
+
+    failure: resolved with the error once this writer can append nothing more (a failed
+    disk, another owner); the process should then exit.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        settings: WriterSettings,
+        *,
+        is_owner: bool,
+        upkeep: Callable[[], object] | None,
+        on_still: Callable[[int], None] | None,
+        on_commit: Callable[[CommitNote], None] | None,
+        now_us: Callable[[], int],
+        wall_us: Callable[[], int],
+    ) -> None:
+        self.failure: asyncio.Future[LogError] = asyncio.get_running_loop().create_future()
+        self._store = store
+        self._settings = settings
+        self._now_us = now_us
+        self._wall_us = wall_us
+        self._on_commit = on_commit
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, "log-commit")
+        self._upkeep_thread = ThreadPoolExecutor(1, "log-upkeep")
+        self._appender = Appender(
+            os.urandom(WRITER_BYTES),
+            is_owner=is_owner,
+            every_us=settings.every_us,
+            every_bytes=settings.every_bytes,
+        )
+        self._ownership: Ownership | None = None
+        if is_owner:
+            self._ownership = Ownership(
+                store,
+                self._appender,
+                now_us=now_us,
+                wall_us=wall_us,
+                do=self._do,
+                fail=self._fail,
+                on_still=on_still,
+            )
+        self._sent_from = store.end_offset()
+        self._handle: asyncio.Handle | None = None
+        self._planned_at = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._is_closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        store: LogStore,
+        settings: WriterSettings | None = None,
+        *,
+        is_owner: bool = True,
+        cause: str = "restart",
+        upkeep: Callable[[], object] | None = None,
+        on_still: Callable[[int], None] | None = None,
+        on_commit: Callable[[CommitNote], None] | None = None,
+        now_us: Callable[[], int] = boot_us,
+        wall_us: Callable[[], int] = wall_us,
+    ) -> LogWriter:
+        """Start writing; an owner returns once its claim was read back as the winner.
+
+        upkeep: called every `upkeep_s` in a thread (`segment_upkeep.keep_up` of the store).
+        on_still(us): the loop stood still so long that all subscriptions count as cut.
+        Raises LogError where the claim does not come through.
+        """
+        writer = cls(
+            store,
+            settings or WriterSettings(),
+            is_owner=is_owner,
+            upkeep=upkeep,
+            on_still=on_still,
+            on_commit=on_commit,
+            now_us=now_us,
+            wall_us=wall_us,
+        )
+        if writer._ownership is not None:
+            await writer._own(writer._ownership, cause)
+        writer._tasks.append(asyncio.create_task(writer._watch()))
+        if upkeep is not None:
+            writer._tasks.append(asyncio.create_task(writer._keep_up(upkeep)))
+        return writer
+
+    # For others ----------------------------------------------------------------------
+
+    @property
+    def writer(self) -> bytes:
+        """The id that records carry now; a new one after an unclear append."""
+        return self._appender.writer
+
+    @property
+    def epoch(self) -> int:
+        """The owner's epoch, 0 for a writer that owns nothing."""
+        return self._appender.epoch
+
+    @property
+    def shed(self) -> dict[Importance, int]:
+        """Facts that were shed so far, by importance."""
+        return self._appender.shed
+
+    @property
+    def lost_picks(self) -> int:
+        """Ledger lines that wait to be written as PicksLost."""
+        return self._appender.lost_picks
+
+    def append(
+        self,
+        fact: tuple[Any, ...],
+        *,
+        importance: Importance = Importance.CONTROL,
+        time: int | None = None,
+        on_done: OnDone | None = None,
+    ) -> int:
+        """Hand a fact over; its own sequence. Call in the loop's thread.
+
+        Owner kinds are stamped here; others carry `time`, or the log time of now.
+        on_done is called once, in the loop, with what became of it.
+        """
+        if self._is_closed or self.failure.done():
+            if on_done is not None:
+                self._loop.call_soon(on_done, Receipt(Status.LOST, None, 0))
+            return 0
+        try:
+            effects = self._appender.on_submitted(self._now_us(), fact, importance, time, on_done)
+        except (ValueError, OverflowError) as problem:
+            log.error(
+                "a record cannot be encoded and was dropped", kind=type(fact).__name__, error=str(problem)
+            )
+            if on_done is not None:
+                self._loop.call_soon(on_done, Receipt(Status.LOST, None, 0))
+            return 0
+        if effects:
+            self._do(effects)
+        else:
+            self._plan()
+        return self._appender.sequence
+
+    def log_time_now(self) -> int:
+        """The owner's log time, microseconds."""
+        return self._appender.log_time(self._now_us())
+
+    async def flush(self) -> None:
+        """Wait until everything appended so far is settled. Raises LogError if the log failed."""
+        while not self._appender.is_idle:
+            if self.failure.done():
+                raise self.failure.result()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(waiter)
+            self._plan()
+            await _either(waiter, self.failure)
+
+    async def close(self) -> None:
+        """Write what waits, as far as the log takes it within CLOSE_S_MAX, and stop. The store stays open."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with suppress(TimeoutError, LogError):
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self.flush()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._handle is not None:
+            self._handle.cancel()
+        await self._loop.run_in_executor(None, self._thread.shutdown)
+        await self._loop.run_in_executor(None, self._upkeep_thread.shutdown)
+
+    # When ----------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """See to it that the machine is ticked when its next batch is due."""
+        due_at = self._appender.due_at()
+        if due_at is None:
+            return
+        now = self._loop.time()
+        at = now + max(0, due_at - self._now_us()) / 1e6
+        if self._handle is not None:
+            if self._planned_at <= at:
+                return
+            self._handle.cancel()
+        self._planned_at = at
+        # Even what is due now waits for the end of this turn of the loop: others may append in it.
+        self._handle = self._loop.call_soon(self._tick) if at <= now else self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._handle = None
+        if not self.failure.done():
+            self._do(self._appender.on_tick(self._now_us()))
+
+    async def _watch(self) -> None:
+        """Tick the machines though nothing happens: age of waiting picks, a loop that stood still."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._ownership is not None:
+                self._ownership.on_tick()
+            self._do(self._appender.on_room(self._store.is_full()))
+            if self._handle is None:
+                self._tick()
+
+    async def _keep_up(self, upkeep: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(self._settings.upkeep_s)
+            try:
+                await self._loop.run_in_executor(self._upkeep_thread, upkeep)
+            except (LogError, OSError) as problem:
+                log.error("upkeep of the log failed and will be tried again", error=str(problem))
+
+    # Carrying out --------------------------------------------------------------------
+
+    def _do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect)
+                case Settled(tag, receipt):
+                    self._settle(tag, receipt)
+                case FindOwn(writer, sequence):
+                    found = own_records(self._store, self._sent_from, writer, sequence)
+                    self._do(self._appender.on_found(self._now_us(), os.urandom(WRITER_BYTES), found))
+                case Reclaim() if self._ownership is not None:
+                    self._ownership.begin("restart")
+        self._plan()
+        if self._waiting and self._appender.is_idle:
+            waiting, self._waiting = self._waiting, []
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _settle(self, tag: OnDone, receipt: Receipt) -> None:
+        try:
+            tag(receipt)
+        except Exception:
+            log.exception("a receipt of the log was not taken")
+
+    def _send(self, effect: Send) -> None:
+        began = self._now_us()
+        self._sent_from = self._store.end_offset()
+        size = sum(map(len, effect.records))
+        note = partial(CommitNote, len(effect.records), size)
+        future = self._loop.run_in_executor(self._thread, self._store.commit, effect.records, effect.critical)
+        future.add_done_callback(lambda done: self._on_sent(effect.number, began, note, done))
+
+    def _on_sent(
+        self, number: int, began: int, note: Callable[[int], CommitNote], done: asyncio.Future[int]
+    ) -> None:
+        if done.cancelled():
+            return
+        now = self._now_us()
+        problem = done.exception()
+        if problem is None:
+            first = done.result()
+            noted = note(now - began)
+            if self._ownership is not None:
+                self._ownership.on_committed(first, noted.records)
+            if self._on_commit is not None:
+                self._on_commit(noted)
+            self._do(self._appender.on_committed(now, number, first))
+        elif isinstance(problem, LogFailed):
+            self._fail(problem)
+        elif isinstance(problem, CommitUnclear):
+            self._do(self._appender.on_unclear(now, number))
+        elif isinstance(problem, LogError):
+            if not self._appender.is_full:
+                log.warning("the log took nothing of a batch", error=str(problem))
+            self._do(self._appender.on_failed(now, number, isinstance(problem, LogFull)))
+        else:
+            self._fail(LogFailed(f"commit failed: {problem}"))
+
+    def _fail(self, problem: LogError) -> None:
+        if not self.failure.done():
+            log.error("the log cannot be written any more", error=str(problem))
+            self.failure.set_result(problem)
+
+    async def _own(self, ownership: Ownership, cause: str) -> None:
+        """Win the claim. Raises LogError."""
+        ownership.begin(cause)
+        owned = asyncio.ensure_future(ownership.is_owned.wait())
+        await _either(owned, self.failure)
+        owned.cancel()
+        if self.failure.done():
+            await self.close()
+            raise self.failure.result()
+
+
+async def _either(one: asyncio.Future[Any], other: asyncio.Future[Any]) -> None:
+    await asyncio.wait({one, other}, return_when=asyncio.FIRST_COMPLETED)
