@@ -57,7 +57,8 @@ class BlockingLane:
         self._is_busy = True
         threading.Thread(target=run, name=self._name, daemon=True).start()
         try:
-            return await asyncio.wait_for(outcome, deadline_s)
+            async with asyncio.timeout(deadline_s):  # wait_for of 3.11 can swallow a cancellation
+                return await outcome
         except TimeoutError:
             raise CallHung(f"{self._name}: no answer within {deadline_s:g} s") from None
 

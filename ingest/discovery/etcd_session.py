@@ -248,7 +248,8 @@ class EtcdSession:
                 return answer
             progress = messages.WatchRequest(progress_request=messages.WatchProgressRequest())
             try:
-                await asyncio.wait_for(call.write(progress), self._limits.ask_s)
+                async with asyncio.timeout(self._limits.ask_s):
+                    await call.write(progress)
             except TimeoutError:
                 pass  # counts as unanswered like any other
             wait_s = self._limits.ask_s

@@ -164,7 +164,8 @@ class DiscoveryRunner:
         due = [at_us for at_us in (self._due_us, self._siblings_due_us) if at_us is not None]
         timeout_s = max(0.001, (min(due) - now_us) / 1e6) if due else None
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
 
     def _command(self, command: Callable[[], list[Effect]]) -> None:
         self._commands.append(command)
@@ -306,9 +307,8 @@ class DiscoveryRunner:
                 self._siblings_told.pop(namespace, None)
                 continue
             try:
-                found = await asyncio.wait_for(
-                    self._session.siblings(namespace, SIBLINGS_NAMED_MAX), SIBLINGS_S_MAX
-                )
+                async with asyncio.timeout(SIBLINGS_S_MAX):
+                    found = await self._session.siblings(namespace, SIBLINGS_NAMED_MAX)
             except Exception:  # whatever is wrong, the watch will say it
                 return
             if found and found != self._siblings_told.get(namespace):

@@ -319,7 +319,9 @@ def test_keys_that_are_no_keys_are_counted_and_warned_about_once() -> None:
     )
     assert facts(first) == facts(later) == []
     assert sum(effect.notice.times for effect in first if isinstance(effect, Refused)) == 4
-    assert [effect.notice.level for effect in first if isinstance(effect, Refused)] == ["warning"] + ["debug"] * 3
+    assert [effect.notice.level for effect in first if isinstance(effect, Refused)] == ["warning"] + [
+        "debug"
+    ] * 3
     assert {effect.notice.level for effect in later if isinstance(effect, Refused)} == {"debug"}
     assert driver.machine.phase is Phase.WATCHING
 
