@@ -80,6 +80,8 @@ BANNED_IN_PURE = {
 INTEGERS_ONLY = "# integers"
 """A line that sums whole numbers in a pure module says so with this comment; floats are folded by hand."""
 
+ORDER_FREE_CALLS = {"sorted", "set", "frozenset", "any", "all", "min", "max", "sum"}
+
 MACHINE_TRACES = re.compile("|".join([r"/wo" r"rk/", r"/ro" r"ot/", r"\.\./sha" r"red", r"/ho" r"me/\w"]))
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 
@@ -333,11 +335,10 @@ def _orderless_walks(tree: ast.AST) -> Iterator[ast.comprehension]:
     for node in ast.walk(tree):
         if isinstance(node, ast.SetComp):
             yield from node.generators
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            if node.func.id in {"sorted", "set", "frozenset", "any", "all", "min", "max", "sum"}:
-                for argument in node.args:
-                    if isinstance(argument, ast.GeneratorExp | ast.ListComp):
-                        yield from argument.generators
+        elif isinstance(node, ast.Call) and not node.keywords and ast.unparse(node.func) in ORDER_FREE_CALLS:
+            for argument in node.args:
+                if isinstance(argument, ast.GeneratorExp | ast.ListComp):
+                    yield from argument.generators
 
 
 def _counts(call: ast.Call) -> bool:
