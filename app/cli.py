@@ -1,0 +1,181 @@
+"""The console script `picklog`: which commands there are, and how each one ends.
+
+Commands stand in modules of their own (`config_cli`, `log_cli`, `replay_cli`, `serve`).
+A module is imported when its command is asked for: reading the configuration alone costs
+half a second of imports, and `picklog --help` should not. That is the one place where
+imports stand inside functions.
+
+Exit statuses: see `cli_errors`. Errors of usage are one line like all others.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+import typer.main
+
+from app.cli_errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, fail, refusals_told, say_error
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("-c", "--config", metavar="FILE", help="Configuration file; else it is searched."),
+]
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", metavar="DIR", help="Data directory: the log, its checkpoints and raw frames."),
+]
+DEFAULT_DATA = Path(".run/data")
+SERVING = ("serve", "follower")
+
+
+def _config_commands() -> typer.Typer:
+    from app.config_cli import config_app
+
+    return config_app
+
+
+def _log_commands() -> typer.Typer:
+    from app.log_cli import log_app
+
+    return log_app
+
+
+def _replay_commands() -> typer.Typer:
+    from app.replay_cli import replay_app
+
+    return replay_app
+
+
+GROUPS: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
+    "config": ("Check and show the configuration.", _config_commands),
+    "log": ("Look at a log: ranges and sizes, records, check words.", _log_commands),
+    "replay": ("Ask recorded picks again, offline.", _replay_commands),
+}
+"""Groups of commands, with the line of help that is shown before they are imported."""
+
+
+def console(words: Sequence[str]) -> typer.Typer:
+    """The commands. Of the groups only the one that `words` ask for is imported."""
+    application = typer.Typer(
+        name="picklog",
+        help="Route chats to a Dynamo fleet, with every pick in a log that can be asked again.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    application.callback()(_options)
+    application.command("serve")(serve)
+    application.command("follower", hidden=True)(follower)
+    wanted = next((word for word in words if not word.startswith("-")), "")
+    for name, (line, load) in GROUPS.items():
+        application.add_typer(load() if name == wanted else typer.Typer(), name=name, help=line)
+    return application
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line, without the program's name; returns the exit status."""
+    command = typer.main.get_command(console(words))
+    try:
+        status = command.main(args=list(words), prog_name="picklog", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        say_error("interrupted")
+        return EXIT_INTERRUPTED
+    except Exception as problem:
+        status = _usage_status(problem)
+        if status is None:
+            raise
+    return status if isinstance(status, int) else EXIT_DONE
+
+
+def main() -> NoReturn:
+    """Entry point of the console script."""
+    words = sys.argv[1:]
+    if not any(word in SERVING for word in words[:1]):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `picklog log cat | head` ends as any filter does
+    sys.exit(run(words))
+
+
+def _usage_status(problem: Exception) -> int | None:
+    """Say what is wrong with the command line; None where the exception is another one.
+
+    Told by its shape: which classes there are differs between releases of typer.
+    """
+    told: Any = problem
+    if not callable(getattr(told, "format_message", None)) or not hasattr(told, "exit_code"):
+        return None
+    text = str(told.format_message())
+    context = getattr(told, "ctx", None)
+    if "\n" in text:  # no command was named: the text is the help
+        print(text, file=sys.stderr)
+        return EXIT_USAGE
+    path = context.command_path if context is not None else "picklog"
+    say_error(text.rstrip("."), f"see `{path} --help`")
+    return EXIT_USAGE
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib import metadata
+
+    try:
+        version = metadata.version("picklog")
+    except metadata.PackageNotFoundError:
+        version = "(not installed)"
+    print(f"picklog {version}, Python {sys.version.split()[0]}")
+    raise typer.Exit(EXIT_DONE)
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def serve(
+    config: ConfigOption = None,
+    data: DataOption = DEFAULT_DATA,
+    routers: Annotated[int, typer.Option("--routers", min=1, metavar="N", help="Router processes.")] = 1,
+) -> None:
+    """Run a router with the embedded log: watch the fleet, pick, log, and relay."""
+    if routers > 1:
+        fail(EXIT_USAGE, f"--routers {routers} is not in this release", "leave it out: one router serves")
+    from app.serve import serve as run_router
+
+    with refusals_told():
+        raise typer.Exit(run_router(_loaded(config), data))
+
+
+def follower(config: ConfigOption = None, data: DataOption = DEFAULT_DATA) -> None:
+    """Follow the log of a data directory and write checkpoints; `serve` starts it by itself."""
+    from app.serve import follow
+
+    with refusals_told():
+        raise typer.Exit(follow(data, _loaded(config, tell=False)))
+
+
+def _loaded(path: Path | None, tell: bool = True) -> Any:
+    """The configuration, with the process log set up as it says. tell: warnings are logged."""
+    from app.config_cli import report_refusal
+    from app.config_findings import ConfigError
+    from app.config_load import load_config
+    from app.process_log import say_findings, set_up_process_log
+
+    try:
+        loaded = load_config(path, environment=os.environ)
+    except ConfigError as error:
+        raise typer.Exit(report_refusal(error)) from None
+    set_up_process_log(loaded.config.logging)
+    if tell:
+        say_findings(loaded)
+    return loaded
