@@ -242,9 +242,11 @@ class EtcdSession:
         for _ in range(self._limits.asks_max + 1):
             done, _ = await asyncio.wait({reading}, timeout=wait_s)
             if done:
+                if reading.cancelled():  # the channel was closed under the call
+                    self._fail_stream()
                 answer = reading.result()
                 if answer is grpc.aio.EOF:
-                    self._fail_stream(call)
+                    self._fail_stream()
                 return answer
             progress = messages.WatchRequest(progress_request=messages.WatchProgressRequest())
             try:
@@ -274,9 +276,9 @@ class EtcdSession:
             # The channel may have dialled anew: this is another state of the store than was read.
             raise SourceFailed(EndReason.CANCELLED, "the store counts from a smaller revision than was read")
 
-    def _fail_stream(self, call: Any) -> NoReturn:
+    def _fail_stream(self) -> NoReturn:
         self._pass_on()
-        raise SourceFailed(EndReason.STREAM, "the server ended the stream")
+        raise SourceFailed(EndReason.STREAM, "the stream ended")
 
     def _fail(self, error: grpc.aio.AioRpcError) -> NoReturn:
         """Translate; moves on to the next endpoint unless the fault is ours or the log's."""

@@ -45,6 +45,7 @@ from ingest.discovery.source import (
     Connected,
     DiscoverySource,
     EndReason,
+    ReadAt,
     Session,
     SourceEnded,
     SourceEvent,
@@ -239,7 +240,7 @@ class DiscoveryRunner:
                 case ReadValues(listed):
                     self._run_step(self._reading(listed))
                 case OpenWatches(listed):
-                    self._run_step(self._of_session(lambda session: session.changes(listed)))
+                    self._run_step(self._following(listed))
 
     def _run_step(self, events: AsyncGenerator[SourceEvent, None]) -> None:
         self._step = asyncio.ensure_future(self._deliver(events))
@@ -253,6 +254,12 @@ class DiscoveryRunner:
             await self._post(SourceEnded(failure.reason, failure.detail))
         except Exception as fault:  # a source's own fault must not end discovery
             await self._post(SourceEnded(EndReason.ERROR, type(fault).__name__))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not ours: a library cancelled its own call under us.
+            await self._post(SourceEnded(EndReason.STREAM, "the call was cancelled"))
 
     async def _post(self, event: SourceEvent) -> None:
         await self._mail.put(event)
@@ -277,10 +284,15 @@ class DiscoveryRunner:
                 async for event in events:
                     yield event
 
-    async def _reading(self, listed: Any) -> AsyncGenerator[SourceEvent, None]:
+    async def _reading(self, listed: tuple[ReadAt, ...]) -> AsyncGenerator[SourceEvent, None]:
         async for event in self._of_session(lambda session: session.values(listed)):
             yield event
         yield ValuesEnded()
+
+    async def _following(self, listed: tuple[ReadAt, ...]) -> AsyncGenerator[SourceEvent, None]:
+        async for event in self._of_session(lambda session: session.changes(listed)):
+            yield event
+        yield SourceEnded(EndReason.STREAM, "the source stopped telling")
 
     async def _close(self) -> None:
         """Cancel the step, drop its mail, close the session; abandon what does not end in time."""

@@ -255,10 +255,11 @@ async def test_sources_alone_denied_still_gives_workers_and_channels(
 async def test_fault_inside_a_source_ends_the_pass_and_not_the_task(
     source: ScriptedSource, store: MemoryStore
 ) -> None:
-    source.faults = {step: [ZeroDivisionError("odd")] for step in ("dial", "names", "values", "watch")}
+    steps = ("dial", "names", "values", "watch")
+    source.faults = {step: [ZeroDivisionError("odd"), asyncio.CancelledError()] for step in steps}
     watching = Watching(source)
     await watching.settled()
-    assert [fact.reason for fact in watching.of(PassEnded)] == ["error"] * 4
+    assert [fact.reason for fact in watching.of(PassEnded)] == ["error", "stream"] * 4
     await watching.stop()
 
 
