@@ -27,7 +27,7 @@ class Fleet:
     workers: in canonical order, by (namespace, id). publishers: ascending (topic, id).
     """
 
-    __slots__ = ("_by_model", "_cards", "bindings", "generation", "publishers", "workers")
+    __slots__ = ("__weakref__", "_by_model", "_cards", "bindings", "generation", "publishers", "workers")
 
     def __init__(
         self,

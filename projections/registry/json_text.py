@@ -3,8 +3,8 @@
 Values under the watched prefixes are written by others. They are read here so that equal
 bytes give equal results on every interpreter: nesting is counted before parsing, so depth
 never meets a recursion limit; `NaN` and `Infinity` are refused; a number that no field
-could hold (a fraction, more than 64 bits) reads as absent, and so does text that is not
-encodable (a lone surrogate).
+could hold (a fraction, more than 64 bits) is UNUSABLE, and text that cannot be encoded (a
+lone surrogate) reads as absent.
 
 Nothing here raises for any bytes.
 """
@@ -19,11 +19,12 @@ from typing import Any, Final, NoReturn
 from projections.bounds import RECORD_VALUE_BYTES_MAX, VALUE_NESTING_MAX
 from projections.identity import U64_MAX
 
-# Possessive: a string without an end costs one walk, never a second.
-_STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+# Possessive, and a string without an end reaches to the end: every byte is looked at once.
+_STRINGS: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _OPENING: Final = frozenset(b"[{")
 _U64_DIGITS: Final = 20
+UNUSABLE: Final = ()  # in the place of a number that no field can hold: of no JSON type
 
 
 class Unreadable(Enum):
@@ -39,7 +40,7 @@ class Unreadable(Enum):
 
 
 def read_object(value: bytes) -> dict[str, Any] | Unreadable:
-    """The JSON object in `value`. Numbers that no field can hold are None inside it."""
+    """The JSON object in `value`. Numbers that no field can hold are UNUSABLE inside it."""
     if len(value) > RECORD_VALUE_BYTES_MAX:
         return Unreadable.TOO_LONG
     try:
@@ -100,16 +101,17 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError("NaN and Infinity are no JSON")
 
 
-def _integer(digits: str) -> int | None:
+def _integer(digits: str) -> int | tuple[()]:
     """At most 64 bits; never longer digits, whose conversion has limits of its own."""
     if len(digits) > _U64_DIGITS + 1:
-        return None
+        return UNUSABLE
     number = int(digits)
-    return number if -U64_MAX <= number <= U64_MAX else None
+    return number if -U64_MAX <= number <= U64_MAX else UNUSABLE
 
 
-def _fraction(_digits: str) -> None:
-    """No field of ours is a fraction: all of them read as absent."""
+def _fraction(_digits: str) -> tuple[()]:
+    """No field of ours is a fraction."""
+    return UNUSABLE
 
 
 _DECODER: Final = json.JSONDecoder(
