@@ -107,7 +107,11 @@ def _without_steering(data: bytes, discloses: bool, metadata_upload: bool) -> tu
         document["nvext"] = cleaned
     else:
         del document["nvext"]
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii"), document
+    try:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        raise _refused("The body cannot be read.") from None
+    return text.encode("ascii"), document
 
 
 def _cleaned(nvext: dict[str, Any], discloses: bool, metadata_upload: bool) -> dict[str, Any]:

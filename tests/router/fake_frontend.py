@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -124,7 +125,8 @@ class FakeFrontend:
         self.connections = 0
         self.open_connections = 0
         self.bytes_out = 0
-        self.port = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -137,8 +139,7 @@ class FakeFrontend:
         return [seen for seen in self.requests if seen.path in PATHS]
 
     async def start(self) -> FakeFrontend:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, sock=self._socket)
         return self
 
     async def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,7 +97,7 @@ def test_chunks_come_apart_in_any_cut(cuts: list[int]) -> None:
     decoder = ChunkDecoder()
     places = [0, *sorted(cuts), len(WIRE)]
     found = b""
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         assert not decoder.done or begin == end
         found += b"".join(decoder.feed(WIRE[begin:end]))
     assert (found, decoder.done, decoder.surplus) == (BODY, True, b"")

@@ -21,7 +21,10 @@ DECODE = ErrorPhase.DECODE
 
 CASES = [
     # finding, next, end, fault, falls back, code, phase
-    (Finding(Trouble.NOT_CONNECTED), Next.NEXT_REPLICA, FAILED, Fault.NONE, True, ErrorCode.DECODE_FAILED, DECODE),
+    (
+        Finding(Trouble.NOT_CONNECTED),
+        Next.NEXT_REPLICA, FAILED, Fault.NONE, True, ErrorCode.DECODE_FAILED, DECODE,
+    ),
     (Finding(Trouble.UNSENT), Next.NEXT_REPLICA, FAILED, Fault.NONE, True, ErrorCode.DECODE_FAILED, DECODE),
     (Finding(Trouble.LOST), Next.GIVE_UP, FAILED, Fault.FAULT, True, ErrorCode.DECODE_FAILED, DECODE),
     (Finding(Trouble.SILENT), Next.GIVE_UP, EXPIRED, Fault.NONE, False, ErrorCode.UPSTREAM_TIMEOUT, DECODE),
@@ -49,7 +52,10 @@ CASES = [
         )
         for status in (500, 503)
     ],
-    (Finding(Trouble.NONE, 400, INVALID, worker_left=True), Next.GIVE_UP, REFUSED, Fault.NONE, True, ErrorCode.NO_WORKER, DECODE),
+    (
+        Finding(Trouble.NONE, 400, INVALID, worker_left=True),
+        Next.GIVE_UP, REFUSED, Fault.NONE, True, ErrorCode.NO_WORKER, DECODE,
+    ),
     (Finding(Trouble.NONE, 400, NAMED), Next.GIVE_UP, REFUSED, Fault.NONE, True, ErrorCode.NO_WORKER, DECODE),
     (Finding(Trouble.NONE, 400, INVALID), Next.RELAY, REFUSED, Fault.NONE, False, None, None),
     (Finding(Trouble.NONE, 422), Next.RELAY, REFUSED, Fault.NONE, False, None, None),

@@ -1,0 +1,170 @@
+"""What bodies are taken, and what is taken out of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.ingress.bodies import STEERING_MEMBERS, ChatBody, read_body
+from router.ingress.errors import ErrorCode, RequestRefused
+
+MINIMAL = {"model": "m", "messages": []}
+
+
+def read(document: Any, *, discloses: bool = False, metadata_upload: bool = False) -> ChatBody:
+    data = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return read_body(data, discloses=discloses, metadata_upload=metadata_upload)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"", None),
+        (b"{", None),
+        (b'{"a",}', None),
+        (b"null", None),
+        (b"[]", None),
+        (b'"text"', None),
+        (b"7", None),
+        (b'{"model":"m"} x', None),
+        (b'{"model":"m","n":NaN}', None),
+        (b'{"model":"m","n":Infinity}', None),
+        (b'{"model":"\xff"}', None),
+        (b'\xef\xbb\xbf{"model":"m"}', None),
+        (b'{"model":"\\ud800"}', None),
+        (b'{"model":' + b"[" * 5000 + b"]" * 5000 + b"}", None),
+        (b'{"messages":[]}', "model"),
+        (b'{"model":null}', "model"),
+        (b'{"model":7}', "model"),
+        (b'{"model":["m"]}', "model"),
+        (b'{"model":""}', "model"),
+        (b'{"model":"' + b"m" * 513 + b'"}', "model"),
+        (b'{"model":"m","stream":"true"}', "stream"),
+        (b'{"model":"m","stream":1}', "stream"),
+        (b'{"model":"m","nvext":[7]}', "nvext"),
+        (b'{"model":"m","nvext":"x"}', "nvext"),
+        (b'{"model":"m","nvext":{"dp_rank":1},"nvext":{}}', None),
+        (b'{"model":"m","nvext":{"dp_rank":1},"\\u006evext":null}', None),
+        (b'{"model":"m","nvext":{"greed_sampling":true,"greed_sampling":false}}', None),
+    ],
+)
+def test_malformed_bodies_are_refused_as_the_clients_fault(body: bytes, param: str | None) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        read(body)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert refused.value.param == param
+
+
+def test_refusal_names_no_text_of_the_body() -> None:
+    with pytest.raises(RequestRefused) as refused:
+        read(b'{"model":"m","messages":[{"content":"my secret"}')
+    assert "secret" not in refused.value.message
+    assert "line 1" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m"}',
+        b' {"model" : "m", "stream":null, "n": 1e3, "big": 123456789012345678901234567890}\n',
+        b'{"model":"m","nvext":null}',
+        b'{"model":"m","nvext":{}}',
+        b'{"model":"m","nvext":{"cache_salt":"a","annotations":["token_ids"],"extra_fields":["timing"]}}',
+        b'{"model":"m","nvext":{"extra_fields":[]}}',
+        b'{"model":"m","token_data":[1],"worker_id":7}',
+        b'{"model":"m","messages":[{"role":"user","content":null,"tool_calls":[]}]}',
+    ],
+)
+def test_clean_bodies_go_on_byte_for_byte(body: bytes) -> None:
+    assert read(body).data == body
+
+
+@pytest.mark.req("SHIM-12")
+@pytest.mark.parametrize("member", sorted(STEERING_MEMBERS))
+def test_steering_members_are_taken_out(member: str) -> None:
+    body = read({**MINIMAL, "nvext": {member: 7, "cache_salt": "s"}, "n": 2})
+    assert json.loads(body.data) == {**MINIMAL, "nvext": {"cache_salt": "s"}, "n": 2}
+    assert json.loads(read({**MINIMAL, "nvext": {member: [1]}}).data) == MINIMAL
+
+
+@pytest.mark.req("SHIM-12")
+def test_steering_annotations_are_taken_out() -> None:
+    steering = [
+        "query_instance_id:",
+        "query_instance_id:7",
+        " Query_Instance_ID:7",
+        "x-bypass-remote-prefill",
+    ]
+    body = read({**MINIMAL, "nvext": {"annotations": ["token_ids", *steering, 7]}})
+    assert json.loads(body.data)["nvext"] == {"annotations": ["token_ids", 7]}
+    assert "nvext" not in json.loads(read({**MINIMAL, "nvext": {"annotations": steering}}).data)
+
+
+@pytest.mark.req("SHIM-12")
+def test_metadata_upload_is_taken_out_unless_allowed() -> None:
+    document = {**MINIMAL, "nvext": {"metadata_upload": {"url": "http://somewhere"}}}
+    assert json.loads(read(document).data) == MINIMAL
+    assert json.loads(read(document, metadata_upload=True).data) == document
+
+
+@pytest.mark.req("SHIM-15")
+def test_wish_to_be_told_the_worker_stays_only_with_x_backend() -> None:
+    document = {**MINIMAL, "nvext": {"extra_fields": ["worker_id", "timing"]}}
+    assert json.loads(read(document).data)["nvext"] == {"extra_fields": ["timing"]}
+    assert json.loads(read(document, discloses=True).data) == document
+    alone = {**MINIMAL, "nvext": {"extra_fields": ["worker_id"]}}
+    assert json.loads(read(alone).data) == MINIMAL
+
+
+def test_numbers_and_texts_survive_a_rewrite() -> None:
+    number = b"123456789012345678901234567890"
+    body = b'{"model":"m","nvext":{"dp_rank":1},"n":' + number + b',"t":"\xe2\x82\xac \\ud83d\\ude00"}'
+    rewritten = json.loads(read(body).data)
+    assert rewritten == {"model": "m", "n": 123456789012345678901234567890, "t": "€ 😀"}
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+MEMBERS = st.sampled_from(
+    [*sorted(STEERING_MEMBERS), "cache_salt", "annotations", "extra_fields", "metadata_upload"]
+)
+
+
+@pytest.mark.req("SHIM-12", "SHIM-15")
+@given(nvext=st.dictionaries(MEMBERS, VALUES | st.just(["worker_id", "query_instance_id:1"])), other=VALUES)
+def test_nothing_that_steers_gets_through_and_nothing_else_is_lost(nvext: dict[str, Any], other: Any) -> None:
+    document = {"model": "m", "nvext": nvext, "other": other}
+    body = read(document)
+    sent = json.loads(body.data)
+    left = sent.get("nvext") or {}
+    assert not STEERING_MEMBERS.intersection(left)
+    assert "metadata_upload" not in left
+    for name in ("annotations", "extra_fields"):
+        value = left.get(name)
+        assert not isinstance(value, list) or "query_instance_id:1" not in value or name == "extra_fields"
+        assert not isinstance(value, list) or "worker_id" not in value or name == "annotations"
+    assert sent["other"] == other
+    assert left.get("cache_salt") == nvext.get("cache_salt")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for body in (data, b'{"model":"m","nvext":' + data + b"}"):
+        try:
+            found: str | ErrorCode = read(body).model
+        except RequestRefused as refused:
+            found = refused.code
+        assert found in ("m", ErrorCode.INVALID_REQUEST) or isinstance(found, str)
