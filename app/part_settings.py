@@ -7,7 +7,7 @@ found in one place.
 
 from __future__ import annotations
 
-from app.config_dynamo import DiscoverySource, EtcdSettings
+from app.config_dynamo import DiscoverySource, EtcdSettings, LoadTransport
 from app.config_model import Config
 from app.config_sections import ApiKeyMode, ApiKeySettings
 from app.config_units import SizeOrShare
@@ -19,7 +19,11 @@ from ingest.discovery.settings import (
     FileStore,
     SourceKind,
 )
+from ingest.log.log_writer import WriterSettings
+from ingest.log.raw_frames import RawSettings
 from ingest.log.segment_settings import SegmentSettings
+from ingest.subscriptions.connectors import SubscriptionSettings
+from projections.events.signals import Transport
 from router.settings import (
     BackendSettings,
     BreakerSettings,
@@ -79,6 +83,25 @@ def segment_settings(config: Config) -> SegmentSettings:
         retention_bytes=size.count if size is not None else None,
         retention_share=share if share is not None else 25,
     )
+
+
+def writer_settings(config: Config) -> WriterSettings:
+    """Group commit of the embedded log."""
+    fsync = config.log.fsync
+    return WriterSettings(every_us=fsync.every_ms * 1000, every_bytes=fsync.every_bytes.count)
+
+
+def raw_settings(config: Config, file_system_bytes: int) -> RawSettings:
+    """How long raw frames are kept beside the log."""
+    raw = config.log.raw
+    return RawSettings(age_us=raw.age.us, bytes_max=bytes_of(raw.bytes, file_system_bytes))
+
+
+def subscription_settings(config: Config) -> SubscriptionSettings:
+    """What subscriptions are started with."""
+    load = config.dynamo.load
+    transport = Transport.BROKER if load.transport is LoadTransport.BROKER else Transport.DIRECT
+    return SubscriptionSettings(transport, load.direct_allow_cidrs)
 
 
 def bytes_of(ceiling: SizeOrShare, file_system_bytes: int) -> int:

@@ -101,12 +101,17 @@ class Appender:
 
     # Events --------------------------------------------------------------------------
 
+    @property
+    def is_shedding(self) -> bool:
+        """Whether facts below CONTROL are dropped now."""
+        return self.is_full or self.pending_bytes > SHED_AT_BYTES
+
     def on_submitted(
         self, now_us: int, fact: Fact, importance: Importance, time: int | None = None, tag: Any = None
     ) -> list[Effect]:
         """A fact to append. Its own sequence is `self.sequence` afterwards, until it has to be renewed."""
         entry = Entry(fact, importance, time, tag, now_us)
-        if importance < Importance.CONTROL and (self.is_full or self.pending_bytes > SHED_AT_BYTES):
+        if importance < Importance.CONTROL and self.is_shedding:
             return self._shed(entry)
         if self.pending_bytes > PENDING_BYTES_MAX and importance is not Importance.PICK:
             return entry.settled(Status.LOST)

@@ -177,6 +177,11 @@ class LogWriter:
         return self._appender.shed
 
     @property
+    def is_shedding(self) -> bool:
+        """Whether facts below CONTROL are dropped now: no room, or too much waits."""
+        return self._appender.is_shedding
+
+    @property
     def lost_picks(self) -> int:
         """Ledger lines that wait to be written as PicksLost."""
         return self._appender.lost_picks

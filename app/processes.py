@@ -1,0 +1,111 @@
+"""Children of a process, and what is common to all: loop, signals, garbage collector.
+
+A child is started again when it ends, with a growing pause, and ends with its parent: it
+watches its parent's pid (`follower.end_with_parent`), so not even a kill leaves it behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger("picklog.process")
+
+PAUSE_S_MIN = 0.5
+PAUSE_S_MAX = 30.0
+HEALTHY_S = 60.0
+TERMINATE_S_MAX = 5.0
+FREEZE_EVERY_S = 3600.0
+_GENERATION_2_NEVER = 1_000_000
+
+
+def serving_collector() -> None:
+    """Generation 2 never runs by itself in a process that serves (decision 50)."""
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, _GENERATION_2_NEVER)
+
+
+def freeze_collected() -> None:
+    """Collect once and take what is left out of later collections. Call when nothing waits."""
+    gc.collect()
+    gc.freeze()
+
+
+def run_to_end(main: Coroutine[Any, Any, int]) -> int:
+    """Run a process's main coroutine on uvloop where it is installed; its exit status."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+def on_stop_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` for SIGTERM and SIGINT, each time one comes."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+class Child:
+    """A `picklog` command that is kept running. arguments: those behind `picklog`."""
+
+    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self.starts = 0
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running process, None while there is none."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    def start(self) -> None:
+        """Begin to keep it running."""
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End it: SIGTERM, and SIGKILL after TERMINATE_S_MAX."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(TERMINATE_S_MAX):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _keep(self) -> None:
+        pause = PAUSE_S_MIN
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self.starts += 1
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "app.cli",
+                *self._arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to pass on
+            )
+            status = await self._process.wait()
+            log.error("a child process ended and is started again", child=self.name, status=status)
+            if loop.time() - began > HEALTHY_S:
+                pause = PAUSE_S_MIN
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_S_MAX, pause * 2)

@@ -1,0 +1,26 @@
+"""What `/ready` answers: the reader's own readiness, and whether a request could go anywhere.
+
+An outage of the log leaves a ready process ready and names it under `degraded`: all others
+are in the same place (decision 66). Words are fixed and documented in docs/http.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.tail import Tail
+from router.ingress.keys import ANYBODY
+from router.ingress.models import servable_models
+from router.service import RouterService
+
+
+def ready_document(tail: Tail, service: RouterService, now_us: int) -> dict[str, Any]:
+    """`{"ready", "missing", "degraded"}`."""
+    judged = tail.readiness(now_us)
+    missing = list(judged.missing)
+    held = service.log.settings()
+    if held.version == 0:
+        missing.append("settings")
+    elif not servable_models(service, service.frontage, held, ANYBODY, now_us):
+        missing.append("route")
+    return {"ready": not missing, "missing": missing, "degraded": list(judged.degraded)}

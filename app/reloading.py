@@ -1,0 +1,159 @@
+"""Settings while the process runs: file changes and admin proposals, adopted through the log.
+
+Whoever wants other settings proposes them; the owner adopts; when the adoption is folded,
+every part is told (decisions 28, 49). Requests accepted before keep the version that they
+captured. Secrets never enter the log: the proposed configuration waits here, under the
+digest of its masked form, until the adoption names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from app.config_adoption import AdoptableSettings, adoptable_settings
+from app.config_load import LoadedConfig, installed_extras, load_config
+from app.config_model import Config
+from app.config_reload import plan_reload
+from app.config_rules import inactive_discovery
+from app.config_watch import watch_config_files
+from app.ingest_side import IngestSide
+from app.owner import Owner
+from app.part_settings import discovery_settings, router_settings, subscription_settings
+from app.process_log import say_findings, say_refused
+from app.tail import Tail
+from projections.events.control import ConfigAdopted, ConfigProposed
+from router.service import RouterService
+
+log = structlog.get_logger("picklog.settings")
+
+WAITING_MAX = 16  # proposals whose adoption has not been folded yet, oldest out
+ADOPT_S_MAX = 10.0
+
+
+class Parts(Protocol):
+    """The parts of a process that settings reach."""
+
+    replica: bytes
+    tail: Tail
+    owner: Owner
+    service: RouterService
+    ingest: IngestSide | None
+
+    def append_proposal(self, fact: ConfigProposed) -> None:
+        """Put it into the log."""
+
+
+class NotAdopted(Exception):
+    """The owner did not adopt a proposal in time; says why."""
+
+
+class Reloading:
+    """Keeps the configuration in force for one process."""
+
+    def __init__(self, loaded: LoadedConfig, process: Parts) -> None:
+        self.loaded = loaded
+        self.version = 0
+        self._process = process
+        self._extras = installed_extras()
+        self._waiting: OrderedDict[bytes, Config] = OrderedDict()
+        self._adopted: dict[bytes, list[asyncio.Future[int]]] = {}
+
+    @property
+    def inactive(self) -> str | None:
+        """Why discovery does not run though it may be enabled, None where it can."""
+        return inactive_discovery(self.loaded.config, self._extras)
+
+    def adopt_first(self) -> None:
+        """The process has become owner: its file's settings shall be in force."""
+        self._adopt("start", self.loaded.config)
+
+    async def watch(self) -> None:
+        """Follow the configuration files until cancelled; without any there is nothing to follow."""
+        path = self.loaded.path
+
+        def load() -> LoadedConfig:
+            return load_config(path)
+
+        async def changed(fresh: LoadedConfig) -> None:
+            say_findings(fresh)
+            self._adopt("file", fresh.config)
+
+        if path is not None:
+            await watch_config_files(self.loaded, load, changed, say_refused)
+        await asyncio.Event().wait()
+
+    async def propose(self, adoptable: AdoptableSettings, config: Config) -> int:
+        """Put a checked configuration before the owner; the version once it is in force.
+
+        Raises NotAdopted.
+        """
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._adopted.setdefault(adoptable.digest, []).append(future)
+        self._hold(adoptable.digest, config)
+        self._process.append_proposal(
+            ConfigProposed(self._process.replica, adoptable.digest, adoptable.settings, adoptable.pick)
+        )
+        try:
+            async with asyncio.timeout(ADOPT_S_MAX):
+                return await future
+        except TimeoutError:
+            raise NotAdopted("the log's owner did not adopt it within 10 s: see /ready") from None
+
+    def on_proposed(self, fact: ConfigProposed) -> None:
+        """A proposal was folded; the owner decides."""
+        config = self._waiting.get(fact.digest)
+        if config is None:
+            log.error("a proposal of another process cannot be adopted here", replica=fact.replica.hex())
+            return
+        self._adopt(fact.replica.hex(), config)
+
+    def on_adopted(self, fact: ConfigAdopted) -> None:
+        """Settings are in force from here on."""
+        self.version = fact.version
+        config = self._waiting.pop(fact.digest, None)
+        if config is not None:
+            self._apply(config, fact.version)
+        self._tell(fact.digest, fact.version)
+
+    def _adopt(self, proposed_by: str, config: Config) -> None:
+        adoptable = adoptable_settings(config)
+        self._hold(adoptable.digest, config)
+        newest = self._process.tail.fold.settings_now
+        version = self._process.owner.adopt(
+            proposed_by, adoptable.digest, adoptable.settings, adoptable.pick, adoptable.enabled
+        )
+        if newest is not None and version == newest.version:
+            # nothing that the log tells has changed; a secret may have
+            self._waiting.pop(adoptable.digest, None)
+            self.version = version
+            self._apply(config, version)
+            self._tell(adoptable.digest, version)
+
+    def _hold(self, digest: bytes, config: Config) -> None:
+        self._waiting[digest] = config
+        self._waiting.move_to_end(digest)
+        while len(self._waiting) > WAITING_MAX:
+            self._waiting.popitem(last=False)
+
+    def _tell(self, digest: bytes, version: int) -> None:
+        for future in self._adopted.pop(digest, []):
+            if not future.done():
+                future.set_result(version)
+
+    def _apply(self, config: Config, version: int) -> None:
+        plan = plan_reload(self.loaded.config, config)
+        for key in plan.needs_process_restart:
+            log.warning("a changed setting takes effect at the next start", key=key)
+        self.loaded = replace(self.loaded, config=config)
+        process = self._process
+        process.service.reconfigure(router_settings(config))
+        if process.ingest is not None:
+            process.ingest.reconfigure(
+                discovery_settings(config, self.inactive), subscription_settings(config)
+            )
+        log.info("settings are in force", version=version, changed=list(plan.changed)[:32])

@@ -1,0 +1,62 @@
+"""What `picklog serve` and its follower run: set-up, the loop, signals, the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from app.checkpoint_store import CheckpointFolder
+from app.config_load import LoadedConfig
+from app.follower import Follower, end_with_parent
+from app.log_places import checkpoint_folder
+from app.part_settings import bytes_of
+from app.processes import on_stop_signals, run_to_end, serving_collector
+from app.wiring import MainProcess
+from ingest.log.segment_log import SegmentLog
+
+
+def serve(loaded: LoadedConfig, data: Path) -> int:
+    """Run the main process until it is told to stop; its exit status.
+
+    Raises LogError and OSError where the data directory cannot be owned.
+    """
+    serving_collector()
+    os.umask(0o077)
+    return run_to_end(_serve(loaded, data))
+
+
+async def _serve(loaded: LoadedConfig, data: Path) -> int:
+    process = MainProcess(loaded, data)
+    on_stop_signals(process.stop)
+    return await process.run()
+
+
+def follow(data: Path, loaded: LoadedConfig) -> int:
+    """Run the follower of a data directory until it is told to stop, or its parent is gone."""
+    os.umask(0o077)
+    return run_to_end(_follow(data, loaded))
+
+
+async def _follow(data: Path, loaded: LoadedConfig) -> int:
+    settings = loaded.config.checkpoints
+    reader = SegmentLog.open_reader(data)
+    file_system = os.statvfs(data)
+    ceiling = bytes_of(settings.bytes, file_system.f_blocks * file_system.f_frsize)
+    store = CheckpointFolder(checkpoint_folder(data), keep=settings.keep, bytes_max=ceiling)
+    stopped = asyncio.Event()
+    on_stop_signals(stopped.set)
+    following = asyncio.create_task(Follower(reader, store).run())
+    endings = {
+        following,
+        asyncio.create_task(stopped.wait()),
+        asyncio.create_task(end_with_parent(os.getppid())),
+    }
+    done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+    reader.close()
+    if following in done:
+        following.result()  # raises what ended it
+    return 0
