@@ -163,6 +163,30 @@ def test_reading_many_workers_says_the_same_as_asking_each() -> None:
                 assert reading.samples.get(rank) == view.sample(RankKey(*key, rank))
 
 
+@pytest.mark.parametrize("where", ["fold", "overlay"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_reading_agrees_at_every_boundary(where: str, order: tuple[int, int]) -> None:
+    """Dispatches one microsecond apart, heard and asked at each instant around them."""
+    picks = {1: a_pick(1, NOW), 2: a_pick(2, NOW + 1)}
+    overlay = Overlay()
+    if where == "overlay":
+        for number in order:
+            overlay.add_pick(picks[number])
+    ledger = folded(*(picks[number] for number in order)) if where == "fold" else Ledger()
+    seen = set()
+    for heard_at in (None, NOW - 2, NOW - 1, NOW, NOW + 1):
+        load = LoadStore()
+        if heard_at is not None:
+            load.apply_sample(a_record(a_sample(1, 1, blocks=5), heard_at), FLEET)
+        view = a_view(FLEET, load, ledger, overlay)
+        for at in (NOW + 5 * S - 1, NOW + 5 * S, NOW + 5 * S + 1, NOW + 30 * S, NOW + 30 * S + 1):
+            reading = view.read([FLEET.workers[ONE]], at)[0]
+            assert reading.unanswered.get(0, (0, 0)) == view.unanswered(RANK, at)
+            assert reading.stalled == view.is_stalled(ONE, at)
+            seen.add((reading.stalled, reading.unanswered.get(0, (0, 0))[1]))
+    assert seen == {(False, 20), (True, 20), (False, 10), (True, 10), (False, 0)}
+
+
 def test_reading_without_the_ledger_sees_samples_alone() -> None:
     overlay = Overlay()
     overlay.add_pick(a_pick(1))

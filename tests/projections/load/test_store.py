@@ -293,7 +293,7 @@ def test_restored_store_has_the_same_digest_and_goes_on_alike(
     for worker in (1, 2):
         heard_at = store.last_sample_at(NAMESPACE, worker)
         copy.restore(WorkerHeld(NAMESPACE, worker, 0, 0, heard_at, None))
-    for publisher in (77, 78):
+    for _, publisher in store.publishers():
         sequence, connection = (
             store.last_sequence(NAMESPACE, publisher),
             store.connection(NAMESPACE, publisher),
@@ -303,6 +303,7 @@ def test_restored_store_has_the_same_digest_and_goes_on_alike(
             PublisherHeld(Family.LOAD, NAMESPACE, publisher, "decode", *state, "connected", sequence, 0)
         )
     assert copy.digest == store.digest and len(copy) == len(store)
+    assert [*copy.publishers()] == [*store.publishers()]
     for step in later:
         if step[0] == "sample":
             _, publisher, (worker, rank), sequence, covers, blocks = step

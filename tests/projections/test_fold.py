@@ -1,0 +1,258 @@
+"""The fold: order, refusals, poison, condemned offsets, and one result however it is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgpack
+import pytest
+import xxhash
+
+from projections.events.codec import encode_record
+from projections.events.control import FoldModeAdopted, RecordCondemned
+from projections.events.discovery import Keyspace
+from projections.events.envelope import NOTHING
+from projections.events.held import WriterSeen
+from projections.events.picks import DispatchEnded, EndStatus, Fault
+from projections.events.ports import RecordBatch
+from projections.events.signals import Family, FrameRefused
+from projections.fold import Fold, FoldStopped, UnknownFoldMode
+from projections.load.store import LoadStore
+from projections.notices import FrameResult, IntakeNotice, Notice, SampleNotice
+from projections.view import Overlay
+from tests.projections.fleet_script import NS, OWNER, REPLICA, Script, endpoint, instance_key
+from tests.projections.log_story import pick, story
+
+ROOT = Path(__file__).parents[2]
+
+
+def refold(records: list[bytes], **options: frozenset[int]) -> Fold:
+    fold = Fold(**options)
+    for offset, data in enumerate(records):
+        fold.apply(offset, data, [])
+    return fold
+
+
+def reasons(script: Script) -> list[str]:
+    return [n.result.label for n in script.notices if isinstance(n, IntakeNotice)]
+
+
+@pytest.mark.req("EVS-03", "RED-25")
+def test_two_folds_of_one_log_are_equal() -> None:
+    records = story(seed=1, records=600)
+    assert refold(records).digests() == refold(records).digests()
+    assert refold(records[:-1]).digests() != refold(records).digests()
+
+
+@pytest.mark.req("EVS-03", "RED-25")
+def test_the_fold_does_not_depend_on_the_hash_seed() -> None:
+    program = (
+        "from tests.projections.log_story import story\n"
+        "from tests.projections.test_fold import refold\n"
+        "from projections.checkpoint import checkpoint_records\n"
+        "import hashlib\n"
+        "fold = refold(story(seed=2, records=500))\n"
+        "print(fold.digests(), hashlib.sha256(b''.join(checkpoint_records(fold, bytes(16)))).hexdigest())\n"
+    )
+    said = set()
+    for seed in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=100,
+        )
+        said.add(done.stdout)
+    assert len(said) == 1 and "registry" in said.pop()
+
+
+@pytest.mark.req("EVS-03")
+@pytest.mark.parametrize("size", [1, 7, 64, 10_000])
+def test_slices_of_any_size_give_the_same_state(size: int) -> None:
+    records = story(seed=3, records=400)
+    fold = Fold()
+    notices: list[Notice] = []
+    for start in range(0, len(records), size):
+        fold.apply_batch(RecordBatch(start, records[start : start + size]), notices)
+    assert fold.digests() == refold(records).digests() and fold.mark.offset == len(records) - 1
+
+
+def test_a_batch_may_be_folded_in_part() -> None:
+    records = story(seed=3, records=50)
+    fold = Fold()
+    fold.apply_batch(RecordBatch(0, records), [], limit=10)
+    assert fold.mark.offset == 9 and fold.digests() == refold(records[:10]).digests()
+
+
+@pytest.mark.req("EVS-03")
+def test_digests_do_not_depend_on_how_often_they_were_asked() -> None:
+    records = story(seed=4, records=300)
+    fold = Fold()
+    for offset, data in enumerate(records):
+        fold.apply(offset, data, [])
+        fold.digests()
+    assert fold.digests() == refold(records).digests()
+
+
+@pytest.mark.req("EVS-15")
+def test_every_record_sent_twice_gives_the_state_of_once() -> None:
+    records = story(seed=5, records=300)
+    once = refold(records)
+    twice = Fold()
+    for offset, data in enumerate(record for record in records for _ in range(2)):
+        twice.apply(offset, data, [])
+    for name in ("intake", "ledger", "load"):
+        assert dict(once.digests())[name] == dict(twice.digests())[name]
+    assert once.state.registry.digest == twice.state.registry.digest
+
+
+def test_the_mark_is_the_newest_record_and_offsets_may_jump() -> None:
+    script = Script(opened=False)
+    assert script.fold.mark == NOTHING
+    script.open()
+    data = script.records[-1]
+    assert script.fold.mark == (0, script.time, int.from_bytes(data[-8:], "little"))
+    later = encode_record(script.time + 1, REPLICA, 0, 1, WriterSeen(b"", 0, 0))
+    script.fold.apply(1 << 20, later, [])
+    assert script.fold.mark.offset == 1 << 20
+    with pytest.raises(ValueError, match="was folded"):
+        script.fold.apply(1 << 20, later, [])
+
+
+def test_bytes_that_are_no_record_have_no_effect_but_move_the_mark() -> None:
+    script = Script()
+    script.worker(7)
+    before = dict(script.fold.digests())
+    good = encode_record(script.time, OWNER, 1, 99, FoldModeAdopted(()))
+    for bad in (b"", b"x", good[:-1], good[:-8] + bytes(8), b"\x01\x00" + b"\xc1" * 20):
+        assert script.fold_bytes(bad) is None
+        assert reasons(script) == ["refused_bytes"]
+    after = dict(script.fold.digests())
+    assert [name for name in before if before[name] != after[name]] == ["status"]
+    assert script.fold.mark.offset == len(script.records) - 1
+
+
+def test_an_unknown_kind_is_passed_by_with_a_notice() -> None:
+    script = Script()
+    body = b"\x01\x00" + msgpack.packb((120, 1, REPLICA, 0, 1, "of next year"))
+    assert script.fold_bytes(body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")) is None
+    assert reasons(script) == ["unknown_kind"]
+
+
+def test_a_newer_schema_stops_the_fold() -> None:
+    script = Script()
+    body = b"\x02\x00\x90"
+    with pytest.raises(FoldStopped, match="newer") as stop:
+        script.fold_bytes(body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little"))
+    assert stop.value.offset == 1
+    with pytest.raises(FoldStopped):
+        script.tick()
+
+
+def test_held_facts_have_no_place_in_the_lane() -> None:
+    script = Script()
+    assert script.say(WriterSeen(b"w", 5, 5)) is None
+    assert reasons(script) == ["refused_bytes"]
+
+
+def test_a_fold_mode_that_this_release_lacks_stops_the_fold() -> None:
+    script = Script()
+    script.say(FoldModeAdopted(()))
+    assert script.fold.state.intake.fold_mode == ()
+    with pytest.raises(UnknownFoldMode) as stop:
+        script.say(FoldModeAdopted((7_777, 3)))
+    assert stop.value.flags == (3, 7_777) and script.fold.stopped is stop.value
+
+
+def test_a_reducer_that_raises_stops_the_fold_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script()
+    script.worker(7)
+    poison = script.fold.mark.offset + 1
+
+    def broken(*_: object) -> None:
+        raise KeyError("torn")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoadStore, "apply_sample", broken)
+        with pytest.raises(FoldStopped, match="KeyError") as stop:
+            script.sample(7, sequence=1)
+    assert stop.value.offset == poison
+    with pytest.raises(FoldStopped) as again:
+        script.sample(7, sequence=2)
+    assert again.value is stop.value
+
+    records = script.records[: poison + 1]
+    restarted = Script(refold(records, condemned=frozenset((poison,))))
+    assert restarted.fold.state.intake.condemned == (poison,)
+    assert restarted.fold.state.load.sample(NS, 7, 0) is None
+
+
+def test_a_condemned_offset_is_skipped_by_every_fold_of_the_log() -> None:
+    script = Script()
+    script.worker(7)
+    told = refold(script.records)
+    poison = told.mark.offset + 1
+    told = Fold(condemned=frozenset((poison,)))
+    again = Script(told, opened=False)
+    for data in script.records:
+        again.fold_bytes(data)
+    again.epoch, again.sequences, again.time = script.epoch, dict(script.sequences), script.time
+    again.sample(7, sequence=1)
+    assert reasons(again) == ["condemned"] and told.state.load.sample(NS, 7, 0) is None
+    assert again.say(RecordCondemned(poison, "KeyError")) is not None
+    replayed = refold(again.records, condemned=frozenset((poison,)))
+    assert replayed.digests() == told.digests()
+
+    with pytest.raises(FoldStopped, match="condemned") as stop:
+        refold(again.records)
+    assert stop.value.offset == poison
+
+
+def test_an_offset_that_is_condemned_ahead_is_skipped_when_it_comes() -> None:
+    script = Script()
+    script.worker(7)
+    script.say(RecordCondemned(script.fold.mark.offset + 2, "ahead"))
+    script.sample(7, sequence=1)
+    assert reasons(script) == ["condemned"]
+
+
+def test_refused_frames_are_counted_of_load_publishers_alone() -> None:
+    script = Script()
+    for family, result in ((Family.LOAD, 3), (Family.KV, 3), (Family.LOAD, 9_999)):
+        script.say(FrameRefused(int(family), NS, 9, 1, result, 12))
+        counted = [n for n in script.notices if isinstance(n, SampleNotice)]
+        assert counted == (
+            [SampleNotice(FrameResult.MALFORMED, NS, 9, 12)] if family == 1 and result == 3 else []
+        )
+
+
+def test_a_view_stands_at_the_mark_with_the_fleet_of_then() -> None:
+    script = Script()
+    script.worker(7)
+    view = script.fold.view(Overlay())
+    assert view.as_of == script.fold.mark.offset and view.fleet is script.fleet
+
+
+def test_an_end_of_an_unknown_pick_is_heard_and_changes_no_backlog() -> None:
+    script = Script()
+    end = DispatchEnded(b"p" * 16, REPLICA, 7, 1, int(EndStatus.OK), int(Fault.NONE), 200, "", None, 1)
+    script.say(end)
+    held = script.fold.state.status.replica(REPLICA)
+    assert held is not None and held.own_seq == 7 and len(script.fold.state.ledger) == 0
+
+
+def test_who_leaves_takes_ledger_lines_along() -> None:
+    script = Script()
+    script.worker(7)
+    script.say(pick(1, 7, at=script.time))
+    assert len(script.fold.state.ledger) == 1
+    script.delete(Keyspace.INSTANCES, instance_key(7))
+    assert len(script.fold.state.ledger) == 0
+    script.put(Keyspace.INSTANCES, instance_key(7), endpoint(7))
+    assert len(script.fold.state.ledger) == 0
