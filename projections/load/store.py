@@ -208,6 +208,10 @@ class LoadStore:
         worker = self.workers.get((namespace, instance_id))
         return None if worker is None else worker.last_sample_at
 
+    def publishers(self) -> Iterator[tuple[str, int]]:
+        """(namespace, publisher id) of all whose connection is known, in key order."""
+        return iter(sorted(key for key, publisher in self._publishers.items() if publisher.connection))
+
     def last_sequence(self, namespace: str, publisher_id: int) -> int | None:
         """The highest sequence known of a publisher's present connection."""
         publisher = self._publishers.get((namespace, publisher_id))
@@ -234,7 +238,10 @@ class LoadStore:
                 yield SampleHeld(key[0], key[1], dp_rank, sample[0], sample[1], sample[2], *sample[3:])
 
     def restore(self, fact: SampleHeld | WorkerHeld | PublisherHeld) -> None:
-        """Take over one held fact; the order of facts does not matter."""
+        """Take over one held fact; the order of facts does not matter.
+
+        Of a PublisherHeld, `connection` and `last_sequence` must be this store's.
+        """
         if isinstance(fact, SampleHeld):
             worker = self._worker(fact.namespace, fact.instance_id)
             if fact.dp_rank not in worker.samples:
@@ -246,7 +253,7 @@ class LoadStore:
         elif isinstance(fact, WorkerHeld):
             if fact.last_sample_at is not None:
                 self._heard(self._worker(fact.namespace, fact.instance_id), fact.last_sample_at)
-        elif fact.family == Family.LOAD and fact.last_sequence is not None:
+        elif fact.family == Family.LOAD and fact.connection:
             publisher = self._publisher(fact.namespace, fact.publisher_id)
             publisher.connection = fact.connection
             publisher.last_sequence = fact.last_sequence

@@ -206,6 +206,7 @@ def test_staleness_is_that_of_the_settings() -> None:
     fleet = a_fleet(a_worker(1))
     view = a_view(fleet, sampled(fleet, (1, 5, None), age=S))
     assert asked(view).decode.reason == PickReason.LOAD
+    assert asked(view, max_staleness_us=S).decode.reason == PickReason.LOAD
     assert asked(view, max_staleness_us=S // 10).decode.reason == PickReason.ROUND_ROBIN_STALE
 
 
@@ -273,6 +274,14 @@ def test_suspect_worker_is_left_out_unless_all_are() -> None:
     ledger.apply_end(a_record(an_end((3).to_bytes(16, "big"), NOW, fault=Fault.FAULT, number=4)))
     assert winner(asked(view)) == 1
     assert {row.excluded for row in rows_of(view).values()} == {ExcludedReason.NONE}
+
+
+def test_fresh_sample_of_a_suspect_worker_does_not_make_the_others_compete() -> None:
+    fleet = a_fleet(a_worker(1), a_worker(2))
+    ledger = dispatched(fleet, 1, NOW - S)
+    ledger.apply_end(a_record(an_end((1).to_bytes(16, "big"), NOW, fault=Fault.FAULT)))
+    outcome = asked(a_view(fleet, sampled(fleet, (1, 5, None), age=S), ledger))
+    assert (winner(outcome), outcome.decode.reason) == (2, PickReason.ROUND_ROBIN_STALE)
 
 
 @pytest.mark.req("DYN-14")
