@@ -32,6 +32,7 @@ from projections.events.ports import CommitFailed, LogFailed, LogFull, RecordBat
 from projections.events.segment_format import (
     FRAME_HEAD_BYTES,
     HEADER_BYTES,
+    MARK_BYTES,
     IndexBuilder,
     SegmentHeader,
     chain_start,
@@ -92,7 +93,7 @@ class SegmentLog:
 
     @property
     def newest_stamp(self) -> int:
-        """Log time of the newest owner's record, 0 in a new log."""
+        """Log time of the newest owner's record; of the log's creation in a new one."""
         return self._tail.newest_stamp
 
     @property
@@ -249,7 +250,7 @@ class SegmentLog:
         end, stamp = tail.end_offset, tail.newest_stamp
         footer, head = encode_footer(tail.header, end, tail.index.entries, tail.head, tail.position)
         self._take_room(len(footer))
-        header = SegmentHeader(self._log_id, end, os.urandom(8), stamp, head)
+        header = SegmentHeader(self._log_id, end, os.urandom(MARK_BYTES), stamp, head)
         fd = prepare_segment(self.disk, self.folder, header)
         try:
             self._write(footer)

@@ -103,6 +103,10 @@ class SegmentReader:
         self._broken = None
         return marked
 
+    def acknowledged_end(self) -> int:
+        """What the durable mark says, whether that is there or not; -1 without a mark."""
+        return self._mark.end_offset() if self._mark is not None else -1
+
     def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
         """See LogReader."""
         end = self.end_offset()

@@ -10,6 +10,7 @@ follows a bad one, records are damaged that were durable: that is reported, neve
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from projections.events.ports import LogCorrupt
 from projections.events.segment_format import (
     HEAD_BYTES,
     HEADER_BYTES,
+    MARK_BYTES,
     IndexBuilder,
     SegmentHeader,
     chain_start,
@@ -68,8 +70,9 @@ def recover(folder: Path, disk: Disk) -> tuple[OpenTail, dict[int, SegmentInfo]]
         if (folder / segment_name(first)).exists():  # compression was not finished
             disk.remove(folder / compressed_name(first))
     if not firsts:
-        header = SegmentHeader(os.urandom(16), 0, os.urandom(8), 0, bytes(HEAD_BYTES))
-        return begin_segment(disk, folder, header), {}
+        now_us = time.time_ns() // 1000  # log time begins at the wall time of the log's creation
+        header = SegmentHeader(os.urandom(16), 0, os.urandom(MARK_BYTES), now_us, bytes(HEAD_BYTES))
+        return begin_segment(disk, folder, header, now_us), {}
     newest = StoredSegment(folder, firsts[-1])
     try:
         log_id = newest.header.log_id
@@ -160,7 +163,7 @@ def _seal_and_jump(
         first, end, newest.header.created, stamp, size, stored, previous, head.hex(), state
     )
     header = SegmentHeader(
-        newest.header.log_id, (end // OFFSET_JUMP + 1) * OFFSET_JUMP, os.urandom(8), stamp, head
+        newest.header.log_id, (end // OFFSET_JUMP + 1) * OFFSET_JUMP, os.urandom(MARK_BYTES), stamp, head
     )
     tail = begin_segment(disk, folder, header, stamp)
     write_manifest(disk, folder, header.log_id, manifest)

@@ -1,0 +1,189 @@
+"""`picklog log stat`, `log cat` and `log verify`: looking at a log without disturbing its owner.
+
+All three read committed records only. Exit status 0 done; 1 the log does not check; 2 bad
+usage; 3 the log cannot be read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
+from app.log_places import DEFAULT_DATA, open_log
+from app.log_report import LogReport, log_report
+from app.marks import Marks
+from app.record_text import kind_of_text, record_document
+from ingest.log.log_check import LogCheck, check_log
+from ingest.log.segment_files import log_folder
+from ingest.log.segment_reader import SegmentReader
+from projections.events.codec import RecordRefused, decode_record, peek_kind
+from projections.events.control import ClockTicked, LaneOpened
+
+log_app = typer.Typer(no_args_is_help=True, help="Look at a log: ranges and sizes, records, check words.")
+
+READ_BYTES = 1 << 20
+HORIZON_WARN_SECONDS = 24 * 3600
+
+LogOption = Annotated[
+    Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@log_app.command("stat")
+def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
+    """Ranges, rates, sizes and horizon of a log."""
+    with refusals_told(), open_log(log) as opened:
+        report = log_report(log or DEFAULT_DATA, opened.reader)
+    if report.horizon_seconds < HORIZON_WARN_SECONDS:
+        hours = report.horizon_seconds / 3600
+        print(f"warning: at this rate records last {hours:.1f} h, under 24 h", file=sys.stderr)
+    if as_json:
+        _print_json(report._asdict() | {"segments": [segment._asdict() for segment in report.segments]})
+    else:
+        _print_report(report)
+
+
+@log_app.command("cat")
+def cat_command(
+    log: LogOption = None,
+    start: Annotated[str, typer.Option("--from", metavar="M", help="First mark.")] = "begin",
+    stop: Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop before.")] = "end",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="K", help="Only records of this kind.")
+    ] = None,
+) -> None:
+    """Records as JSON, one a line."""
+    wanted = kind_of_text(kind) if kind is not None else None
+    if kind is not None and wanted is None:
+        fail(EXIT_USAGE, f"there is no record kind {kind!r}", "name a fact such as PickMade, or its number")
+    with refusals_told(), open_log(log) as opened:
+        marks = Marks(opened.reader)
+        offset, end = marks.offset(start), marks.offset(stop)
+        skew = marks.skew_at(offset)
+        out = sys.stdout.buffer
+        while offset < end and (batches := opened.reader.read(offset, READ_BYTES)):
+            for batch in batches:
+                for offset, data in enumerate(batch.records, batch.first_offset):
+                    if offset >= end:
+                        break
+                    skew = _write_line(out.write, offset, data, wanted, skew)
+            offset += 1
+        out.flush()
+
+
+@log_app.command("verify")
+def verify_command(log: LogOption = None, as_json: JsonOption = False) -> None:
+    """Check words, order and hash chain, from the oldest kept segment on."""
+    with refusals_told(), open_log(log) as opened:
+        reader = opened.reader
+        acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
+        end = reader.end_offset()
+        with _progress(reader.first_offset(), end) as advance:
+            found = check_log(log_folder(log or DEFAULT_DATA), end, advance)
+        missing = max(0, acknowledged - end)
+    if as_json:
+        _print_json(_check_document(found, missing))
+    else:
+        _print_check(found, missing)
+    bad = found.first_bad
+    if bad is not None:
+        fail(
+            EXIT_FOUND_WRONG,
+            f"{bad.segment}: offset {bad.offset}, byte {bad.byte}: {bad.what}",
+            "restore the file from a copy",
+        )
+    if missing:
+        fail(
+            EXIT_FOUND_WRONG,
+            f"offsets {end} to {end + missing - 1} were acknowledged and are not in the log",
+            "restore the newest segment from a copy",
+        )
+
+
+def _write_line(
+    write: Callable[[bytes], object], offset: int, data: bytes, wanted: int | None, skew: int
+) -> int:
+    """One record as a line; returns wall time minus log time from this record on."""
+    try:
+        record = decode_record(offset, data)
+    except RecordRefused as refusal:
+        if wanted is None or wanted == peek_kind(data):
+            line = {"lane": 0, "offset": offset, "at": None, "kind": peek_kind(data), "refused": str(refusal)}
+            write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        return skew
+    if isinstance(record.fact, LaneOpened | ClockTicked):
+        skew = record.fact.wall_us - record.time
+    if wanted is None or wanted == record.kind:
+        write(orjson.dumps(record_document(record, skew), option=orjson.OPT_APPEND_NEWLINE))
+    return skew
+
+
+@contextmanager
+def _progress(first: int, end: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, only on a terminal."""
+    console = Console(stderr=True)
+    columns = TextColumn("verifying"), BarColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("verifying", total=max(1, end - first))
+        yield lambda offset: bar.update(task, completed=offset - first)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+
+
+def _check_document(found: LogCheck, missing: int) -> dict[str, Any]:
+    bad = found.first_bad
+    return {
+        "log_id": found.log_id.hex(),
+        "good": bad is None and not missing,
+        "first_offset": found.first_offset,
+        "end_offset": found.end_offset,
+        "segments": found.segments,
+        "batches": found.batches,
+        "records": found.records,
+        "anchor": found.anchor.hex(),
+        "head": found.head.hex(),
+        "torn_bytes": found.torn_bytes,
+        "missing_acknowledged": missing,
+        "first_bad": None if bad is None else bad._asdict(),
+    }
+
+
+def _print_check(found: LogCheck, missing: int) -> None:
+    print(
+        f"{found.records} records in {found.batches} batches of {found.segments} segments check,"
+        f" offsets {found.first_offset} to {found.end_offset - 1}"
+    )
+    print(f"anchor {found.anchor.hex()} (chain head before the oldest kept segment)")
+    print(f"head   {found.head.hex()}")
+    if found.torn_bytes:
+        print(f"an unfinished batch of {found.torn_bytes} bytes at the end: the next owner cuts it")
+
+
+def _print_report(report: LogReport) -> None:
+    print(f"log {report.log_id}, offsets {report.first_offset} to {report.end_offset - 1}")
+    print(f"from {report.first_at} to {report.last_at}, {report.span_seconds:.0f} s")
+    print(
+        f"{report.records} records, {report.records_per_second:.0f} a second;"
+        f" {report.stored_bytes / 1e6:.1f} MB on disk, {report.plain_bytes / 1e6:.1f} MB plain,"
+        f" {report.stored_bytes_per_second / 1e3:.1f} kB a second"
+    )
+    print(f"at this rate records last {report.horizon_seconds / 3600:.1f} h")
+    print(f"owner: {'running' if report.has_owner else 'none'}")
+    for segment in report.segments:
+        end = segment.end_offset
+        print(
+            f"  {segment.first_offset:>14} to {end - 1:>14}  {segment.state:<10}"
+            f" {segment.stored_bytes / 1e6:>9.2f} MB  {segment.first_at or '-'}"
+        )

@@ -1,0 +1,187 @@
+"""Raw frames as received, kept beside the log for a while: `DIR/raw/`.
+
+A frame is keyed by the offset of the record that was made from it; the record holds the
+frame's xxh3-64, so that a found frame can be told from a wrong one. Frames help to decode
+anew and are no part of the truth: they are written without fdatasync, are the first to go
+when room is short, and expire by age and bytes of their own. Frames whose grammar holds
+token ids never come here (decision 12).
+
+    file  = "PLRAW\\0\\0\\1" | log id (16) | entry ...
+    entry = offset u64 | log time u64 | bytes u32 | xxh3-64 of the frame u64 | frame
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from ingest.log.segment_files import make_folder
+from projections.bounds import GIB, KV_FRAME_BYTES_MAX, MIB, SECOND_US
+
+RAW_SUFFIX = ".raw"
+_MAGIC = b"PLRAW\0\0\1"
+_HEAD_BYTES = 24
+_ENTRY = struct.Struct("<QQIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class RawSettings:
+    """age_us: log time kept. bytes_max: of all files. file_bytes: a file is closed beyond this."""
+
+    age_us: int = 3600 * SECOND_US
+    bytes_max: int = 10 * GIB
+    file_bytes: int = 64 * MIB
+
+
+@dataclass(slots=True)
+class _RawFile:
+    path: Path
+    first_offset: int
+    size: int
+    last_time: int
+
+
+def raw_folder(data: Path) -> Path:
+    """`DIR/raw` of a data directory."""
+    return data / "raw"
+
+
+def raw_digest(frame: bytes) -> int:
+    """The link between a record and its frame: xxh3-64."""
+    return xxhash.xxh3_64_intdigest(frame)
+
+
+class RawFrames:
+    """The writing side, of one owner. Errors of the disk lose frames, never raise."""
+
+    def __init__(self, data: Path, log_id: bytes, settings: RawSettings) -> None:
+        self._folder = raw_folder(data)
+        self._log_id = log_id
+        self._settings = settings
+        self._fd: int | None = None
+        self.dropped = 0
+        make_folder(self._folder)
+        self._files = [
+            _RawFile(path, first, path.stat().st_size, _last_time(path))
+            for first, path in _stored(self._folder)
+        ]
+
+    def put(self, offset: int, frame: bytes, at_us: int) -> None:
+        """Keep the frame behind the record at `offset`, written at log time `at_us`.
+
+        Offsets grow from call to call. Frames above KV_FRAME_BYTES_MAX are dropped.
+        """
+        if len(frame) > KV_FRAME_BYTES_MAX:
+            self.dropped += 1
+            return
+        data = _ENTRY.pack(offset, at_us, len(frame), raw_digest(frame)) + frame
+        try:
+            newest = self._file_for(offset, len(data))
+            assert self._fd is not None
+            if os.pwrite(self._fd, data, newest.size) != len(data):
+                raise OSError("short write")
+        except OSError:
+            self.dropped += 1
+            self.close()
+            return
+        newest.size += len(data)
+        newest.last_time = at_us
+        self._expire(at_us)
+
+    def close(self) -> None:
+        """Close the file; the next `put` begins a new one."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _file_for(self, offset: int, size: int) -> _RawFile:
+        if self._fd is not None and self._files[-1].size + size <= self._settings.file_bytes:
+            return self._files[-1]
+        self.close()
+        path = self._folder / f"{offset:020d}{RAW_SUFFIX}"
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.pwrite(self._fd, _MAGIC + self._log_id, 0)
+        self._files = [file for file in self._files if file.path != path]
+        self._files.append(_RawFile(path, offset, _HEAD_BYTES, 0))
+        return self._files[-1]
+
+    def _expire(self, at_us: int) -> None:
+        total = sum(file.size for file in self._files) if len(self._files) > 1 else 0
+        while len(self._files) > 1:
+            oldest = self._files[0]
+            is_old = oldest.last_time < at_us - self._settings.age_us
+            if not is_old and total <= self._settings.bytes_max:
+                break
+            oldest.path.unlink(missing_ok=True)
+            total -= oldest.size
+            self._files.pop(0)
+
+
+class RawFrameReader:
+    """The reading side, in any process."""
+
+    def __init__(self, data: Path, log_id: bytes) -> None:
+        self._folder = raw_folder(data)
+        self._log_id = log_id
+
+    def get(self, offset: int, digest: int | None = None) -> bytes | None:
+        """The frame behind the record at `offset`, None where it is not (or no longer) kept.
+
+        digest: of the record; a frame that differs from it counts as not kept.
+        """
+        files = _stored(self._folder)
+        at = bisect_right(files, offset, key=lambda file: file[0]) - 1
+        if at < 0:
+            return None
+        for found, _, frame, check in self._entries(files[at][1]):
+            if found == offset:
+                same = raw_digest(frame) == check and digest in (None, check)
+                return frame if same else None
+        return None
+
+    def _entries(self, path: Path) -> Iterator[tuple[int, int, bytes, int]]:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return
+        if data[:_HEAD_BYTES] == _MAGIC + self._log_id:
+            yield from _entries_of(data)
+
+
+def _entries_of(data: bytes) -> Iterator[tuple[int, int, bytes, int]]:
+    """(offset, log time, frame, digest) of a file, up to the first that is cut short."""
+    at = _HEAD_BYTES
+    while at + _ENTRY.size <= len(data):
+        offset, time, size, check = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        if at + size > len(data):
+            return
+        yield offset, time, data[at : at + size], check
+        at += size
+
+
+def _last_time(path: Path) -> int:
+    """Log time of the newest entry of a file from an earlier run, 0 if it holds none."""
+    newest = 0
+    with path.open("rb") as file:
+        file.seek(_HEAD_BYTES)
+        while len(head := file.read(_ENTRY.size)) == _ENTRY.size:
+            _, time, size, _ = _ENTRY.unpack(head)
+            newest = max(newest, time)
+            file.seek(size, os.SEEK_CUR)
+    return newest
+
+
+def _stored(folder: Path) -> list[tuple[int, Path]]:
+    """(first offset, file), ascending."""
+    found = []
+    for path in folder.glob(f"*{RAW_SUFFIX}"):
+        if len(path.stem) == 20 and path.stem.isascii() and path.stem.isdigit():
+            found.append((int(path.stem), path))
+    return sorted(found)
