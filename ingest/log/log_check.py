@@ -17,8 +17,10 @@ from projections.events.ports import LogCorrupt
 from projections.events.segment_format import (
     HEADER_BYTES,
     MARK_BYTES,
+    TAIL_BYTES,
     SegmentRefused,
     chain_start,
+    footer_position,
     frame_records,
     frame_size,
     read_footer,
@@ -149,6 +151,8 @@ class _Walk:
                 return self._bad(str(refusal))
             if footer.first_offset != result.end_offset:
                 return self._bad(f"the footer says offset {footer.first_offset}, {result.end_offset} is due")
+            if footer_position(rest[-TAIL_BYTES:], header) != self._position:
+                return self._bad("the end of the segment names another place for the footer")
             result.head = footer.head
             return None
         if is_last and result.end_offset >= self._end:

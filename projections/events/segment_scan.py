@@ -91,9 +91,11 @@ def _stop_at(
         return Stop(StopKind.CLEAN, position, offset), head
     try:
         footer, _ = read_footer(data, position, header, head)
-        if footer.first_offset == offset:
+        if footer.first_offset == offset and footer_position(data[-TAIL_BYTES:], header) == position:
             return Stop(StopKind.SEALED, position, offset), footer.head
-        detail = f"the footer ends at offset {footer.first_offset}, {offset} is due"
+        detail = (
+            f"a footer at offset {footer.first_offset} that does not say where it stands ({offset} is due)"
+        )
     except SegmentRefused:
         pass
     for later in good_frames_after(data, position, header):
