@@ -208,9 +208,9 @@ class LoadStore:
         worker = self.workers.get((namespace, instance_id))
         return None if worker is None else worker.last_sample_at
 
-    def publishers(self) -> Iterator[tuple[str, int]]:
-        """(namespace, publisher id) of all whose connection is known, in key order."""
-        return iter(sorted(key for key, publisher in self._publishers.items() if publisher.connection))
+    def publishers(self) -> list[tuple[str, int]]:
+        """Publishers whose connection is known, in order: what PublisherHeld must carry."""
+        return sorted(key for key, publisher in self._publishers.items() if publisher.connection)
 
     def last_sequence(self, namespace: str, publisher_id: int) -> int | None:
         """The highest sequence known of a publisher's present connection."""
@@ -221,10 +221,6 @@ class LoadStore:
         """The connection that `last_sequence` speaks of, 0 where none is known."""
         publisher = self._publishers.get((namespace, publisher_id))
         return 0 if publisher is None else publisher.connection
-
-    def publishers(self) -> list[tuple[str, int]]:
-        """Publishers whose `last_sequence` is known, in order: what PublisherHeld must carry."""
-        return sorted(key for key, known in self._publishers.items() if known.last_sequence is not None)
 
     # Checkpoint and digest
 

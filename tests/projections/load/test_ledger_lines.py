@@ -24,8 +24,10 @@ ALONE = Chosen(2, 3, True, 160, 10)
 
 
 def outcome(prefill: Chosen | None, decode: Chosen | None) -> Outcome:
-    phases = [PhaseOutcome(PickReason.LOAD, chosen, 1, None, b"") for chosen in (prefill, decode)]
-    return Outcome(NAMESPACE if decode else None, *phases, 0, 0, b"")
+    def phase(chosen: Chosen | None) -> PhaseOutcome:
+        return PhaseOutcome(PickReason.LOAD, chosen, 1, None, b"")
+
+    return Outcome(NAMESPACE if decode else None, phase(prefill), phase(decode), 0, 0, b"")
 
 
 @pytest.mark.req("STORE-06", "STORE-10")
