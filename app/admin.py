@@ -1,0 +1,287 @@
+"""The `/admin` application: the fleet, the settings, one pick explained.
+
+Every request is admitted by `admin_auth`, answered in the API's error shape, and leaves one
+line in the process log. What may take long runs in a thread or gives the event loop back;
+what may be large has a ceiling.
+
+A configuration that is put is judged whole: masked secrets are taken from the one in
+force, nothing is read from the environment, and the result is proposed in the log, whose
+owner adopts it. It is not written to the file: a process that starts anew proposes its
+file's settings.
+
+Sources: contract, section 3; decision 49; requirement rows ADM-01..08, CFG-18, CFG-19, REL-13, REL-17.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import orjson
+import structlog
+from aiohttp import web
+
+from app.admin_auth import NOBODY, admit
+from app.admin_documents import is_source_installed, json_bytes, workers_pieces
+from app.config_adoption import AdoptableSettings, adoptable_settings, restore_secrets
+from app.config_findings import ConfigError, Finding
+from app.config_load import check_data, effective_settings
+from app.config_model import Config
+from app.config_reload import plan_reload
+from app.config_yaml import FILE_BYTES_MAX, parse_yaml
+from projections.events.ports import LogError, OffsetGone
+from projections.fold import Fold
+from replay.explain import PickNotFound
+from router.ingress.answers import error_answer, json_answer
+from router.ingress.chat import request_id_of
+from router.ingress.errors import ERRORS, ErrorCode, RequestRefused
+
+ADOPTION_S_MAX: Final = 10.0
+BODY_S_MAX: Final = 30.0
+ROWS_PER_SLICE: Final = 128
+PICK_NAME_CHARACTERS_MAX: Final = 128
+EXPLANATIONS_WAITING_MAX: Final = 16
+PATH_CHARACTERS_SHOWN: Final = 200
+CLIENT_LEFT: Final = 499  # in the audit line alone: nobody was there to be answered
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+log = structlog.get_logger("picklog.admin")
+
+
+class ProposalRefused(Exception):
+    """The log's owner did not adopt what was proposed. The text is for the one who put it."""
+
+
+class AdminSource(Protocol):
+    """What the admin application is given by wiring. Calls are on the event loop."""
+
+    @property
+    def fold(self) -> Fold:
+        """The fold of this process."""
+
+    def config(self) -> Config:
+        """The configuration in force here, secrets included."""
+
+    def extras(self) -> frozenset[str]:
+        """Installed extras of the distribution."""
+
+    def is_local_only(self) -> bool:
+        """Whether every listening address of this process is loopback or a socket file."""
+
+    async def propose(self, adoptable: AdoptableSettings, config: Config) -> int:
+        """Propose settings; the adopted version. Raises ProposalRefused. Is cancelled after 10 s."""
+
+    def explain(self, name: str) -> dict[str, Any]:
+        """One pick as a document. Called in a thread, one at a time.
+
+        Raises PickNotFound and what the log raises.
+        """
+
+
+class Admin:
+    """The handlers. `application()` is mounted at /admin."""
+
+    def __init__(self, source: AdminSource) -> None:
+        self._source = source
+        self._putting = asyncio.Lock()
+        self._explaining = asyncio.Lock()
+        self._explanations = 0
+        self._tasks: set[asyncio.Task[dict[str, Any]]] = set()
+
+    def application(self) -> web.Application:
+        """Routes below /admin."""
+        application = web.Application(client_max_size=FILE_BYTES_MAX)
+        routes: dict[str, dict[str, Handler]] = {
+            "/dynamo/workers": {"GET": self.workers},
+            "/config": {"GET": self.show_config, "PUT": self.put_config},
+            "/picks/{name}": {"GET": self.pick},
+        }
+        for path, handlers in routes.items():
+            application.router.add_route("*", path, self._admitted(handlers))
+        application.router.add_route("*", "/{path:.*}", self._admitted({}))
+        return application
+
+    def _admitted(self, handlers: dict[str, Handler]) -> Handler:
+        async def admitted(request: web.Request) -> web.StreamResponse:
+            who, status = NOBODY, 500
+            try:
+                visitor = admit(
+                    request, self._source.config().admin.auth, is_local_only=self._source.is_local_only()
+                )
+                who = visitor.who
+                answer = await _handler_for(handlers, request)(request)
+                status = answer.status
+            except RequestRefused as refused:
+                status = refused.status
+                return error_answer(refused, request_id_of(request))
+            except asyncio.CancelledError:
+                status = CLIENT_LEFT
+                raise
+            finally:
+                path = request.path[:PATH_CHARACTERS_SHOWN]
+                log.info("admin request", who=who, method=request.method, path=path, status=status)
+            return answer
+
+        return admitted
+
+    # The fleet -----------------------------------------------------------------------
+
+    async def workers(self, request: web.Request) -> web.StreamResponse:
+        """GET /admin/dynamo/workers."""
+        config = self._source.config()
+        if not is_source_installed(config, self._source.extras()):
+            raise RequestRefused(
+                ErrorCode.NOT_FOUND, "The extra of the configured discovery source is not installed."
+            )
+        pieces: list[bytes] = []
+        for step, piece in enumerate(workers_pieces(self._source.fold, config), 1):
+            pieces.append(piece)
+            if step % ROWS_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return json_answer(b"".join(pieces), request_id_of(request))
+
+    # The settings --------------------------------------------------------------------
+
+    async def show_config(self, request: web.Request) -> web.StreamResponse:
+        """GET /admin/config: the settings in force, every default spelled out, secrets masked."""
+        settings = effective_settings(self._source.config())
+        return json_answer(json_bytes(settings), request_id_of(request))
+
+    async def put_config(self, request: web.Request) -> web.StreamResponse:
+        """PUT /admin/config: a whole configuration as JSON or YAML, answered when it is adopted."""
+        body = await _read_body(request)
+        is_json = request.content_type == "application/json" or body.lstrip()[:1] == b"{"
+        async with self._putting:
+            live = self._source.config()
+            try:
+                judged = await asyncio.to_thread(judge, body, is_json, live, self._source.extras())
+            except ConfigError as refusal:
+                return _refused_config(refusal, request_id_of(request))
+            try:
+                async with asyncio.timeout(ADOPTION_S_MAX):
+                    version = await self._source.propose(judged.adoptable, judged.config)
+            except ProposalRefused as refused:
+                raise RequestRefused(ErrorCode.INVALID_REQUEST, str(refused)) from None
+            except TimeoutError:
+                raise RequestRefused(
+                    ErrorCode.UPSTREAM_TIMEOUT,
+                    f"The log's owner did not answer in {ADOPTION_S_MAX:.0f} s: look at GET /admin/config.",
+                ) from None
+        document = {
+            "version": version,
+            "digest": judged.adoptable.digest.hex(),
+            "changed": list(judged.changed),
+            "needs_process_restart": list(judged.needs_process_restart),
+            "warnings": [finding.to_json() for finding in judged.warnings],
+        }
+        return json_answer(json_bytes(document), request_id_of(request))
+
+    # Picks ---------------------------------------------------------------------------
+
+    async def pick(self, request: web.Request) -> web.StreamResponse:
+        """GET /admin/picks/{id}: the document of `picklog replay explain --json`."""
+        name = request.match_info["name"]
+        if len(name) > PICK_NAME_CHARACTERS_MAX or not (name.isascii() and name.isprintable()):
+            raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick.")
+        if self._explanations >= EXPLANATIONS_WAITING_MAX:
+            raise RequestRefused(ErrorCode.RATE_LIMITED, "Too many picks are being explained: try again.")
+        # its own task: a client that leaves must not let a second reading of the log begin
+        task = asyncio.get_running_loop().create_task(self._explain(name))
+        self._tasks.add(task)
+        task.add_done_callback(self._explained)
+        try:
+            found = await asyncio.shield(task)
+        except (PickNotFound, OffsetGone):
+            raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick in the log.") from None
+        except (LogError, OSError) as problem:
+            log.error("a pick could not be explained", pick=name, cause=str(problem))
+            raise RequestRefused(
+                ErrorCode.INTERNAL_ERROR, "The log cannot be read: see the process log."
+            ) from None
+        return json_answer(json_bytes(found), request_id_of(request))
+
+    async def _explain(self, name: str) -> dict[str, Any]:
+        self._explanations += 1
+        try:
+            async with self._explaining:
+                return await asyncio.to_thread(self._source.explain, name)
+        finally:
+            self._explanations -= 1
+
+    def _explained(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waits is told; nobody may be waiting any more
+
+
+class Judged(NamedTuple):
+    """A configuration that was put and is valid. changed, needs_process_restart: schema paths."""
+
+    config: Config
+    adoptable: AdoptableSettings
+    changed: tuple[str, ...]
+    needs_process_restart: tuple[str, ...]
+    warnings: tuple[Finding, ...]
+
+
+def judge(body: bytes, is_json: bool, live: Config, extras: frozenset[str]) -> Judged:
+    """Read and check a whole configuration against the one in force. Raises ConfigError."""
+    document = _json_document(body) if is_json else parse_yaml(body, "request body")[0]
+    try:
+        restored = restore_secrets(document, live)
+        config, report = check_data(restored, extras=extras)
+    except RecursionError:
+        raise ConfigError([Finding((), "the configuration is nested too deeply")]) from None
+    plan = plan_reload(live, config)
+    return Judged(
+        config, adoptable_settings(config), plan.changed, plan.needs_process_restart, report.warnings
+    )
+
+
+def _json_document(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as problem:
+        where = f"line {problem.lineno} column {problem.colno}"
+        raise ConfigError([Finding((), f"the body is not JSON, see {where}")]) from None
+
+
+def _refused_config(refusal: ConfigError, request_id: str) -> web.Response:
+    """The first finding as the message, all of them beside it."""
+    first = refusal.findings[0]
+    row = ERRORS[ErrorCode.INVALID_REQUEST]
+    error = {
+        "message": str(first),
+        "type": row.type,
+        "code": ErrorCode.INVALID_REQUEST.value,
+        "param": first.path or None,
+        "findings": [finding.to_json() for finding in refusal.findings],
+    }
+    return json_answer(json_bytes({"error": error}), request_id, row.status)
+
+
+async def _read_body(request: web.Request) -> bytes:
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RequestRefused(ErrorCode.UNSUPPORTED_ENCODING)
+    if (request.content_length or 0) > FILE_BYTES_MAX:
+        raise RequestRefused(ErrorCode.PAYLOAD_TOO_LARGE)
+    parts = bytearray()
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            async for part in request.content.iter_any():
+                parts += part
+                if len(parts) > FILE_BYTES_MAX:
+                    raise RequestRefused(ErrorCode.PAYLOAD_TOO_LARGE)
+    except TimeoutError:
+        raise RequestRefused(ErrorCode.REQUEST_TIMEOUT) from None
+    return bytes(parts)
+
+
+def _handler_for(handlers: dict[str, Handler], request: web.Request) -> Handler:
+    if not handlers:
+        raise RequestRefused(ErrorCode.NOT_FOUND)
+    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        raise RequestRefused(ErrorCode.METHOD_NOT_ALLOWED, headers=(("Allow", ", ".join(handlers)),))
+    return handler
