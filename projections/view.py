@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from projections.bounds import LEDGER_LINES_MAX
 from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, own_number
 from projections.identity import RankKey, WorkerKey
-from projections.load.ledger import Ledger, WorkerLines
+from projections.load.ledger import Ledger
 from projections.load.ledger_lines import (
+    WorkerLines,
     is_stall,
     is_suspicion,
     lines_of,

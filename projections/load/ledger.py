@@ -33,6 +33,7 @@ from projections.events.picks import DispatchEnded, Fault, PickMade, PicksLost
 from projections.identity import U64_MAX, RankKey, WorkerKey
 from projections.load.charges import Charges
 from projections.load.ledger_lines import (
+    WorkerLines,
     charged_blocks,
     is_stall,
     is_suspicion,
@@ -46,24 +47,6 @@ from projections.load.live_ranks import LiveRanks
 OPEN_AGE_US_MAX = WRITER_FORGOTTEN_US  # a line whose replica never said its end goes after a day
 
 _xxh3 = xxhash.xxh3_64_intdigest
-
-
-class WorkerLines:
-    """What is open or unanswered at one worker.
-
-    ranks: dp_rank -> Charges. stalls: (dispatched_at, pick id) in order, of dispatches that
-    run and may mark a stall. picks: ids of picks with a line here. newest: no line here was
-    dispatched later. suspect_from: log time of the newest fault, None where there is none.
-    """
-
-    __slots__ = ("newest", "picks", "ranks", "stalls", "suspect_from")
-
-    def __init__(self) -> None:
-        self.ranks: dict[int, Charges] = {}
-        self.stalls: list[tuple[int, bytes]] = []
-        self.picks: dict[bytes, None] = {}
-        self.newest = 0
-        self.suspect_from: int | None = None
 
 
 class Ledger:

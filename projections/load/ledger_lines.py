@@ -18,6 +18,25 @@ from collections.abc import Container, Sequence
 from projections.bounds import DISPATCH_AGE_US_MAX, STALL_AGE_US, STALL_BLOCKS_MIN, SUSPECT_US
 from projections.events.held import LedgerLine
 from projections.events.picks import Chosen, LostPick, Phase, PickMade
+from projections.load.charges import Charges
+
+
+class WorkerLines:
+    """What is open or unanswered at one worker.
+
+    ranks: dp_rank -> Charges. stalls: (dispatched_at, pick id) in order, of dispatches that
+    run and may mark a stall. picks: ids of picks with a line here. newest: no line here was
+    dispatched later. suspect_from: log time of the newest fault, None where there is none.
+    """
+
+    __slots__ = ("newest", "picks", "ranks", "stalls", "suspect_from")
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, Charges] = {}
+        self.stalls: list[tuple[int, bytes]] = []
+        self.picks: dict[bytes, None] = {}
+        self.newest = 0
+        self.suspect_from: int | None = None
 
 
 def lines_of(fact: PickMade) -> tuple[LedgerLine, ...]:

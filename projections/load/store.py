@@ -19,7 +19,7 @@ Source: specification, "Staleness and the best-effort contract", "Dedup and orde
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -29,58 +29,17 @@ from projections.events.envelope import Record
 from projections.events.held import PublisherHeld, SampleHeld, WorkerHeld
 from projections.events.signals import Family, SampleReceived, SubscriptionChanged, SubscriptionState
 from projections.identity import U64_MAX, WorkerKey
+from projections.load.held_samples import HeldSample, PublisherSamples, WorkerSamples, word_of
 from projections.load.live_ranks import LiveRanks
 from projections.notices import FrameResult, Notice, SampleNotice, StatusNotice
 
 PUBLISHERS_KNOWN_MAX = 4 * SUBSCRIPTIONS_MAX  # remembered sequences; live subscriptions are a quarter
 KEEPS_SAMPLES = "transport"  # an end for this reason is followed by a connect, which drops (STORE-17)
 
+__all__ = ["HeldSample", "LoadStore", "WorkerSamples"]
+
 _new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
 _xxh3 = xxhash.xxh3_64_intdigest
-
-
-class HeldSample(NamedTuple):
-    """The latest report of one rank. received_at: log time of its record, microseconds."""
-
-    publisher_id: int
-    sequence: int
-    received_at: int
-    active_decode_blocks: int | None
-    active_prefill_tokens: int | None
-    kv_used_blocks: int | None
-
-
-class WorkerSamples:
-    """What is held of one worker. Readers must not change it.
-
-    samples: dp_rank -> HeldSample. live: ranks known to be declared in `generation`.
-    """
-
-    __slots__ = ("changed", "generation", "key", "last_sample_at", "live", "samples", "word")
-
-    def __init__(self, key: WorkerKey) -> None:
-        self.key = key
-        self.samples: dict[int, HeldSample] = {}
-        self.last_sample_at: int | None = None
-        self.generation = -1
-        self.live: dict[int, None] = {}
-        self.changed = False  # since `word` was added to the digest
-        self.word = 0
-
-
-class _Publisher:
-    """Continuity of one publisher's connection, and the ranks whose samples came from it."""
-
-    __slots__ = ("applied", "connection", "displaced", "key", "last_sequence", "ranks", "took_turns")
-
-    def __init__(self, key: tuple[str, int]) -> None:
-        self.key = key
-        self.connection = 0
-        self.last_sequence: int | None = None
-        self.ranks: dict[tuple[str, int, int], None] = {}
-        self.displaced = False  # another publisher replaced a sample of this connection
-        self.took_turns = False  # reported once per connection
-        self.applied = (SampleNotice(FrameResult.APPLIED, *key),)
 
 
 class LoadStore:
@@ -88,7 +47,7 @@ class LoadStore:
 
     def __init__(self) -> None:
         self.workers: dict[tuple[str, int], WorkerSamples] = {}  # others only read it
-        self._publishers: dict[tuple[str, int], _Publisher] = {}
+        self._publishers: dict[tuple[str, int], PublisherSamples] = {}
         self._count = 0
         self._changed: list[WorkerSamples] = []
         self._digest = 0
@@ -263,7 +222,7 @@ class LoadStore:
         total = self._digest
         for worker in self._changed:
             total -= worker.word
-            worker.word = _word_of(worker)
+            worker.word = word_of(worker)
             worker.changed = False
             total += worker.word
         self._changed.clear()
@@ -290,16 +249,16 @@ class LoadStore:
         worker.live[dp_rank] = None
         return worker
 
-    def _publisher(self, namespace: str, publisher_id: int) -> _Publisher:
+    def _publisher(self, namespace: str, publisher_id: int) -> PublisherSamples:
         key = (namespace, publisher_id)
         publisher = self._publishers.get(key)
         if publisher is None:
             if len(self._publishers) >= PUBLISHERS_KNOWN_MAX:
                 self._forget_one_publisher()
-            publisher = self._publishers[key] = _Publisher(key)
+            publisher = self._publishers[key] = PublisherSamples(key)
         return publisher
 
-    def _connected(self, namespace: str, publisher_id: int, connection: int) -> _Publisher:
+    def _connected(self, namespace: str, publisher_id: int, connection: int) -> PublisherSamples:
         """A connection begins: nothing held of the publisher can be trusted (STORE-13)."""
         publisher = self._publisher(namespace, publisher_id)
         self._drop(publisher)
@@ -313,7 +272,7 @@ class LoadStore:
         idle = [key for key, publisher in self._publishers.items() if not publisher.ranks]
         self._drop(self._publishers.pop(min(idle or self._publishers)))
 
-    def _drop(self, publisher: _Publisher) -> None:
+    def _drop(self, publisher: PublisherSamples) -> None:
         """Drop all samples held from a publisher; when its workers were last heard stays."""
         for namespace, worker_id, dp_rank in publisher.ranks:
             worker = self.workers[(namespace, worker_id)]
@@ -324,7 +283,7 @@ class LoadStore:
 
     def _take_over(
         self,
-        publisher: _Publisher,
+        publisher: PublisherSamples,
         worker: WorkerSamples,
         dp_rank: int,
         held: HeldSample | None,
@@ -345,7 +304,7 @@ class LoadStore:
         detail = f"worker {worker.key.to_text()}, publishers {publisher.key[1]:x} and {held.publisher_id:x}"
         return (*notices, StatusNotice("several publishers report one worker", detail, "warning"))
 
-    def _release(self, publisher_id: int, rank: tuple[str, int, int]) -> _Publisher | None:
+    def _release(self, publisher_id: int, rank: tuple[str, int, int]) -> PublisherSamples | None:
         publisher = self._publishers.get((rank[0], publisher_id))
         if publisher is not None:
             publisher.ranks.pop(rank, None)
@@ -361,20 +320,11 @@ class LoadStore:
             self._changed.append(worker)
 
 
-def _refused(notices: tuple[Notice, ...], result: FrameResult, publisher: _Publisher) -> tuple[Notice, ...]:
+def _refused(
+    notices: tuple[Notice, ...], result: FrameResult, publisher: PublisherSamples
+) -> tuple[Notice, ...]:
     """The same notices with `result` in the place of APPLIED, which stands last."""
     return (*notices[:-1], SampleNotice(result, *publisher.key))
-
-
-def _word_of(worker: WorkerSamples) -> int:
-    """The worker's part of the digest: 0 once nothing is held of it."""
-    key = worker.key
-    total = 0
-    if worker.last_sample_at is not None:
-        total += _xxh3(encode_value(("worker", *key, worker.last_sample_at)))
-    for dp_rank, sample in worker.samples.items():
-        total += _xxh3(encode_value(("sample", *key, dp_rank, *sample)))
-    return total & U64_MAX
 
 
 assert len(SampleReceived._fields) == 12, "apply_sample unpacks every field"

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import projections.load.store as store_module
-from projections.events.envelope import Record
 from projections.events.held import PublisherHeld, WorkerHeld
 from projections.events.signals import Family, SubscriptionState, Transport
 from projections.load.store import LoadStore
@@ -307,7 +306,7 @@ def test_restored_store_has_the_same_digest_and_goes_on_alike(
     for step in later:
         if step[0] == "sample":
             _, publisher, (worker, rank), sequence, covers, blocks = step
-            fact = a_sample(
+            report = a_sample(
                 worker,
                 sequence,
                 rank=rank,
@@ -316,7 +315,7 @@ def test_restored_store_has_the_same_digest_and_goes_on_alike(
                 connection=9,
                 covers_from=max(1, sequence - covers),
             )
-            said = [one.apply_sample(a_record(fact, NOW + S), FLEET) for one in (store, copy)]
+            said = [one.apply_sample(a_record(report, NOW + S), FLEET) for one in (store, copy)]
             assert results(said[0]) == results(said[1])
     assert copy.digest == store.digest
     assert [*copy.held()] == [*store.held()]
@@ -333,7 +332,7 @@ def test_count_and_publishers_agree_with_the_samples_held(steps: list[tuple[Any,
 
 def test_record_without_a_fleet_change_keeps_the_gate() -> None:
     store = LoadStore()
-    record: Record = a_record(a_sample(2, 1, rank=4, blocks=3))
+    record = a_record(a_sample(2, 1, rank=4, blocks=3))
     store.apply_sample(record, FLEET)
     worker = store.worker(NAMESPACE, 2)
     assert worker is not None and [*worker.live] == [4]
