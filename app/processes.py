@@ -98,7 +98,7 @@ class Child:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "app.cli",
+                "app",
                 *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to pass on

@@ -32,7 +32,7 @@ from app.fold_start import FoldStart, start_fold
 from app.ingest_side import IngestSide
 from app.log_tail import LogTail, monotonic_us
 from app.marks import Marks
-from app.observe import Observer
+from app.observe import CONTENT_TYPE, Observer
 from app.owner import Owner
 from app.part_settings import (
     bytes_of,
@@ -44,6 +44,7 @@ from app.part_settings import (
     writer_settings,
 )
 from app.pick_log import ReplicaLog
+from app.process_state import ProcessState
 from app.processes import Child, freeze_collected
 from app.readiness import ready_document
 from app.reloading import Reloading
@@ -53,7 +54,8 @@ from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import RawFrames
 from ingest.log.segment_log import SegmentLog
-from ingest.log.segment_upkeep import keep_up
+from ingest.log.segment_upkeep import HORIZON_WARN_US, keep_up, log_horizon_seconds
+from projections.bounds import SECOND_US
 from projections.events.control import (
     ConfigAdopted,
     ConfigProposed,
@@ -94,7 +96,7 @@ class MainProcess:
             bytes_max=bytes_of(config.checkpoints.bytes, file_system),
         )
         self.checkpoints_kept = config.checkpoints.keep
-        self.observer = Observer(self)
+        self.observer = Observer()
         start = start_fold(self.store, self.checkpoints)
         self._say_start(start)
         self.incomplete = start.incomplete
@@ -118,6 +120,7 @@ class MainProcess:
             arguments += ["-c", str(loaded.path)]
         self.follower = Child("follower", arguments)
         self.shell = self._new_shell(self.tail)
+        self.observer.source = ProcessState(self)
         self._stopping = asyncio.Event()
         self._impatient = False
         self._is_owner = False
@@ -137,7 +140,7 @@ class MainProcess:
                 self.store,
                 writer_settings(self.config),
                 upkeep=self._upkeep,
-                on_commit=self.observer.committed,
+                on_still=self.observer.stood_still,
             )
             self.ingest = IngestSide(
                 self.writer,
@@ -251,6 +254,7 @@ class MainProcess:
         while True:
             again = await self.shell.run()
             self._write_aside(again.reason)
+            self.observer.fold_restarted(again.reason)
             start = start_fold(self.store, self.checkpoints, before=again.before, condemned=again.condemned)
             self._say_start(start)
             self.tail = self._new_tail(start, again.condemned)
@@ -275,6 +279,9 @@ class MainProcess:
         if start.incomplete:
             log.warning("the log's beginning is gone and no checkpoint bridges it: the fleet is read anew")
         used = start.checkpoint.name if start.checkpoint is not None else "none"
+        horizon_s = log_horizon_seconds(self.store)
+        if horizon_s < HORIZON_WARN_US / SECOND_US:
+            log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
         log.info("folding", from_offset=start.next_offset, checkpoint=used, end=self.store.end_offset())
 
     def _noticed(self, notices: tuple[Notice, ...]) -> None:
@@ -344,12 +351,16 @@ class MainProcess:
             if on_done is not None:
                 asyncio.get_running_loop().call_soon(on_done, False)
             return
-        if on_done is None:
-            self.writer.append(fact, importance=Importance.PICK, time=time)
-            return
+        began = monotonic_us()
 
         def done(receipt: Receipt) -> None:
-            on_done(receipt.status is Status.ACKNOWLEDGED)
+            durable = receipt.status is Status.ACKNOWLEDGED
+            if durable:
+                self.observer.appended(monotonic_us() - began)
+            else:
+                self.observer.append_lost()
+            if on_done is not None:
+                on_done(durable)
 
         self.writer.append(fact, importance=Importance.PICK, time=time, on_done=done)
 
@@ -398,8 +409,7 @@ class MainProcess:
         return web.json_response(document, status=200 if document["ready"] else 503)
 
     async def _metrics(self, _: web.Request) -> web.StreamResponse:
-        body, content_type = self.observer.scrape()
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        return web.Response(body=await self.observer.text(), headers={"Content-Type": CONTENT_TYPE})
 
     def _explain(self, name: str) -> dict[str, Any]:
         """Runs in a thread. Raises PickNotFound, LogError."""

@@ -182,6 +182,11 @@ class LogWriter:
         return self._appender.is_shedding
 
     @property
+    def pending_bytes(self) -> int:
+        """Bytes of facts that were appended and are not settled yet."""
+        return self._appender.pending_bytes
+
+    @property
     def lost_picks(self) -> int:
         """Ledger lines that wait to be written as PicksLost."""
         return self._appender.lost_picks

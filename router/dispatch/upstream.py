@@ -18,7 +18,7 @@ import asyncio
 import select
 import ssl
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from projections.bounds import KIB
@@ -117,7 +117,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio.Protocol."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is of no class of asyncio
         self._transport = transport
         # any byte that the kernel has not taken shows as a pause, see `unsent`
         transport.set_write_buffer_limits(high=0)
