@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -26,10 +26,12 @@ from app.admin_auth import NOBODY, admit
 from app.admin_documents import is_source_installed, json_bytes, workers_pieces
 from app.config_adoption import AdoptableSettings, adoptable_settings, restore_secrets
 from app.config_findings import ConfigError, Finding
-from app.config_load import check_data, effective_settings
+from app.config_load import check_data, effective_settings, installed_extras
 from app.config_model import Config
 from app.config_reload import plan_reload
+from app.config_rules import beyond_loopback
 from app.config_yaml import FILE_BYTES_MAX, parse_yaml
+from app.reloading import NotAdopted
 from projections.events.ports import LogError, OffsetGone
 from projections.fold import Fold
 from replay.explain import PickNotFound
@@ -37,7 +39,6 @@ from router.ingress.answers import error_answer, json_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ERRORS, ErrorCode, RequestRefused
 
-ADOPTION_S_MAX: Final = 10.0
 BODY_S_MAX: Final = 30.0
 ROWS_PER_SLICE: Final = 128
 PICK_NAME_CHARACTERS_MAX: Final = 128
@@ -49,41 +50,37 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger("picklog.admin")
 
 
-class ProposalRefused(Exception):
-    """The log's owner did not adopt what was proposed. The text is for the one who put it."""
+class AdminSources(NamedTuple):
+    """What the admin application is given by wiring. Calls are on the event loop, but for `explain`.
+
+    config: the configuration in force here, secrets included. fold: of this process.
+    inactive: why discovery does not run though it may be enabled, None where it can.
+    propose: put settings before the log's owner; the adopted version. Raises NotAdopted.
+    explain: one pick as a document; called in a thread, one at a time. Raises PickNotFound
+    and what the log raises.
+    extras: installed extras of the distribution.
+    """
+
+    config: Callable[[], Config]
+    fold: Callable[[], Fold]
+    inactive: Callable[[], str | None]
+    propose: Callable[[AdoptableSettings, Config], Awaitable[int]]
+    explain: Callable[[str], dict[str, Any]]
+    extras: Callable[[], frozenset[str]] = installed_extras
 
 
-class AdminSource(Protocol):
-    """What the admin application is given by wiring. Calls are on the event loop."""
-
-    @property
-    def fold(self) -> Fold:
-        """The fold of this process."""
-
-    def config(self) -> Config:
-        """The configuration in force here, secrets included."""
-
-    def extras(self) -> frozenset[str]:
-        """Installed extras of the distribution."""
-
-    def is_local_only(self) -> bool:
-        """Whether every listening address of this process is loopback or a socket file."""
-
-    async def propose(self, adoptable: AdoptableSettings, config: Config) -> int:
-        """Propose settings; the adopted version. Raises ProposalRefused. Is cancelled after 10 s."""
-
-    def explain(self, name: str) -> dict[str, Any]:
-        """One pick as a document. Called in a thread, one at a time.
-
-        Raises PickNotFound and what the log raises.
-        """
+def admin_application(sources: AdminSources) -> web.Application:
+    """The application to mount at /admin. Call with the configuration that the process listens by."""
+    return Admin(sources).application()
 
 
 class Admin:
-    """The handlers. `application()` is mounted at /admin."""
+    """The handlers."""
 
-    def __init__(self, source: AdminSource) -> None:
-        self._source = source
+    def __init__(self, sources: AdminSources) -> None:
+        self._sources = sources
+        # listening addresses stay as they were at the start, whatever later settings say
+        self._is_local_only = beyond_loopback(sources.config()) is None
         self._putting = asyncio.Lock()
         self._explaining = asyncio.Lock()
         self._explanations = 0
@@ -106,10 +103,8 @@ class Admin:
         async def admitted(request: web.Request) -> web.StreamResponse:
             who, status = NOBODY, 500
             try:
-                visitor = admit(
-                    request, self._source.config().admin.auth, is_local_only=self._source.is_local_only()
-                )
-                who = visitor.who
+                auth = self._sources.config().admin.auth
+                who = admit(request, auth, is_local_only=self._is_local_only)
                 answer = await _handler_for(handlers, request)(request)
                 status = answer.status
             except RequestRefused as refused:
@@ -129,13 +124,14 @@ class Admin:
 
     async def workers(self, request: web.Request) -> web.StreamResponse:
         """GET /admin/dynamo/workers."""
-        config = self._source.config()
-        if not is_source_installed(config, self._source.extras()):
+        config = self._sources.config()
+        if not is_source_installed(config, self._sources.extras()):
             raise RequestRefused(
                 ErrorCode.NOT_FOUND, "The extra of the configured discovery source is not installed."
             )
+        is_active = self._sources.inactive() is None
         pieces: list[bytes] = []
-        for step, piece in enumerate(workers_pieces(self._source.fold, config), 1):
+        for step, piece in enumerate(workers_pieces(self._sources.fold(), config, is_active), 1):
             pieces.append(piece)
             if step % ROWS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -145,7 +141,7 @@ class Admin:
 
     async def show_config(self, request: web.Request) -> web.StreamResponse:
         """GET /admin/config: the settings in force, every default spelled out, secrets masked."""
-        settings = effective_settings(self._source.config())
+        settings = effective_settings(self._sources.config())
         return json_answer(json_bytes(settings), request_id_of(request))
 
     async def put_config(self, request: web.Request) -> web.StreamResponse:
@@ -153,21 +149,15 @@ class Admin:
         body = await _read_body(request)
         is_json = request.content_type == "application/json" or body.lstrip()[:1] == b"{"
         async with self._putting:
-            live = self._source.config()
+            live = self._sources.config()
             try:
-                judged = await asyncio.to_thread(judge, body, is_json, live, self._source.extras())
+                judged = await asyncio.to_thread(judge, body, is_json, live, self._sources.extras())
             except ConfigError as refusal:
                 return _refused_config(refusal, request_id_of(request))
             try:
-                async with asyncio.timeout(ADOPTION_S_MAX):
-                    version = await self._source.propose(judged.adoptable, judged.config)
-            except ProposalRefused as refused:
-                raise RequestRefused(ErrorCode.INVALID_REQUEST, str(refused)) from None
-            except TimeoutError:
-                raise RequestRefused(
-                    ErrorCode.UPSTREAM_TIMEOUT,
-                    f"The log's owner did not answer in {ADOPTION_S_MAX:.0f} s: look at GET /admin/config.",
-                ) from None
+                version = await self._sources.propose(judged.adoptable, judged.config)
+            except NotAdopted as problem:
+                raise RequestRefused(ErrorCode.UPSTREAM_TIMEOUT, f"Not adopted: {problem}") from None
         document = {
             "version": version,
             "digest": judged.adoptable.digest.hex(),
@@ -205,7 +195,7 @@ class Admin:
         self._explanations += 1
         try:
             async with self._explaining:
-                return await asyncio.to_thread(self._source.explain, name)
+                return await asyncio.to_thread(self._sources.explain, name)
         finally:
             self._explanations -= 1
 

@@ -16,7 +16,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 
@@ -44,14 +44,8 @@ class Secret(Protocol):
         """The secret itself."""
 
 
-class Visitor(NamedTuple):
-    """Who asks, as the audit line names them."""
-
-    who: str
-
-
-def admit(request: web.BaseRequest, settings: AdminAuthSettings, *, is_local_only: bool) -> Visitor:
-    """Who asks. is_local_only: every listening address of the process is loopback or a socket file.
+def admit(request: web.BaseRequest, settings: AdminAuthSettings, *, is_local_only: bool) -> str:
+    """Who asks, as the audit line names them. is_local_only: every listening address of the process is loopback or a socket file.
 
     Raises RequestRefused(invalid_api_key, 401) for everybody who may not.
     """
@@ -65,12 +59,12 @@ def admit(request: web.BaseRequest, settings: AdminAuthSettings, *, is_local_onl
             raise RequestRefused(
                 ErrorCode.INVALID_API_KEY, "Admin without authentication answers to 127.0.0.1 and localhost."
             )
-        return Visitor("none")
+        return method.value
     if not _may_enter(request, settings):
         message = f"Admin authentication is needed: {_ASK[method]}."
         raise RequestRefused(ErrorCode.INVALID_API_KEY, message, headers=_CHALLENGES[method])
     user = f":{settings.username}" if method is AuthMethod.BASIC else ""
-    return Visitor(method.value + user)
+    return method.value + user
 
 
 def _may_enter(request: web.BaseRequest, settings: AdminAuthSettings) -> bool:

@@ -37,13 +37,13 @@ def is_source_installed(config: Config, extras: frozenset[str]) -> bool:
     return needed is None or bool(needed & extras)
 
 
-def workers_pieces(fold: Fold, config: Config) -> Iterator[bytes]:
+def workers_pieces(fold: Fold, config: Config, is_active: bool) -> Iterator[bytes]:
     """The document's JSON text in pieces of one row.
 
-    What is in force is what the log adopted; before the first adoption, the file's settings.
+    is_active: this installation can run discovery of the configured source. What is in force is what the log adopted; before the first adoption, the file's settings.
     """
     settings = fold.settings_now
-    enabled = settings.enabled if settings is not None else False
+    enabled = is_active and settings is not None and settings.enabled
     source = settings.pick.source if settings is not None else str(config.dynamo.discovery.source)
     configured = config.dynamo.discovery.namespaces
     adopted = settings.pick.namespaces if settings is not None else ()
