@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ingest.discovery.discovery_pass import Phase
-from ingest.discovery.pass_effects import StateChanged
+from ingest.discovery.pass_effects import Phase, StateChanged
 from ingest.discovery.runner import DiscoveryRunner
 from ingest.discovery.settings import DiscoverySettings, EtcdConnection, SourceKind
 from ingest.discovery.sources import source_of
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, PassEnded, PassSettled
 from projections.registry.keyspace import Keyspaces
+from tests.live.peers import EtcdServer
 
 PATIENCE_S = 30.0
 
@@ -31,6 +31,19 @@ def etcd_settings(*endpoints: str, namespace: str = "prod", **connection: Any) -
 
 def instance(name: object, namespace: str = "prod") -> str:
     return f"v1/instances/{namespace}/backend/generate/{name}"
+
+
+class EtcdStore:
+    """The writing side of `tests.source_suite` on a real server."""
+
+    def __init__(self, server: EtcdServer) -> None:
+        self._server = server
+
+    async def put(self, key: str, value: bytes) -> None:
+        await asyncio.to_thread(self._server.put, key, value)
+
+    async def delete(self, key: str) -> None:
+        await asyncio.to_thread(self._server.delete, key)
 
 
 class LiveWatch:

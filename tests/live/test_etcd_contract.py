@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from ingest.discovery.etcd_source import EtcdSource
 from ingest.discovery.settings import EtcdConnection
+from tests.live.discovery_watch import EtcdStore
 from tests.live.peers import EtcdServer
 from tests.source_suite import SourceSuite
-
-
-class EtcdStore:
-    """The suite's writing side on a real server."""
-
-    def __init__(self, server: EtcdServer) -> None:
-        self._server = server
-
-    async def put(self, key: str, value: bytes) -> None:
-        await asyncio.to_thread(self._server.put, key, value)
-
-    async def delete(self, key: str) -> None:
-        await asyncio.to_thread(self._server.delete, key)
 
 
 @pytest.mark.live("etcd")

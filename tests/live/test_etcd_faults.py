@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from ingest.discovery.discovery_pass import Phase
 from ingest.discovery.etcd_session import EtcdLimits
 from ingest.discovery.etcd_source import EtcdSource
+from ingest.discovery.pass_effects import Phase
 from ingest.discovery.settings import EtcdConnection
 from projections.events.discovery import KeyDeleted, KeyPut, PassSettled
 from tests.live.conftest import EtcdMaker
