@@ -1,0 +1,17 @@
+"""Load subscriptions: one bounded connection to every publisher that the folded fleet names.
+
+| module | idea |
+| --- | --- |
+| `supervisor` | running subscriptions follow the fleet: admission, restarts, a stalled loop, the end |
+| `subscriber` | one publisher for as long as its record exists: sessions, waits between them, facts |
+| `session` | one connection: the ZMTP machine behind an asyncio transport |
+| `continuity` | numbers of one connection: gaps, repeats, merging to the newest sample of a rank |
+| `refusal_counts` | refused frames, told once a second and result |
+| `connectors` | how a connection is made: direct TCP, allowed addresses, limits |
+| `addresses` | `tcp://host:port` and which addresses may be dialled |
+| `resolver` | name lookups in threads that may hang |
+| `dial_gate` | how many connections are begun at once |
+| `reconnect_wait` | the wait before the next connection |
+| `loop_watch` | notices that this process itself stood still |
+| `reasons` | the fixed words of why a subscription is where it is |
+"""
