@@ -38,10 +38,15 @@ def say_error(what: str, remedy: str = "") -> None:
 
 def one_line(text: str) -> str:
     """The text in one printable line of at most LINE_CHARACTERS_MAX characters."""
-    joined = " ".join(text.split())
-    if not joined.isprintable():
-        joined = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+    joined = printable(" ".join(text.split()))
     return joined if len(joined) <= LINE_CHARACTERS_MAX else joined[: LINE_CHARACTERS_MAX - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that would move a terminal's cursor or break its encoding."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager

@@ -17,8 +17,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
+from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import OpenLog, open_log
 from app.marks import Marks
 from replay.explain import PickNotFound, explain
@@ -29,6 +30,7 @@ replay_app = typer.Typer(no_args_is_help=True, help="Ask recorded picks again, o
 LogOption = Annotated[
     Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
 ]
+PIPED_WIDTH = 160  # columns of tables that no terminal shows
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -73,7 +75,7 @@ def explain_command(
     if as_json:
         _print_json(found)
     else:
-        print_explanation(found, Console(highlight=False))
+        print_explanation(found, plain_console())
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -146,45 +148,63 @@ def _print_report(report: Report, seconds: float, opened: OpenLog) -> None:
     print(f"first difference: pick {found.pick_id} at offset {found.offset}")
     print(f"  {found.field}: recorded {found.recorded}, repeated {found.repeated}")
     print(f"  repeat: picklog replay explain {found.offset} --log {opened.name}")
-    console = Console(highlight=False)
+    console = plain_console()
     for title, rows in (("recorded", found.recorded_rows), ("repeated", found.repeated_rows)):
         table = Table(title=title, title_justify="left")
         for column in ("worker", "rank", "cost", "verdict", "excluded"):
             table.add_column(column)
         for row in rows:
-            cost = "-" if row.cost is None else f"{row.cost:.6f}"
-            worker = f"{row.namespace}/{row.instance_id}"
             table.add_row(
-                worker, str(row.dp_rank), cost, row.verdict.label, row.excluded.label if row.excluded else ""
+                printable(f"{row.namespace}/{row.instance_id}"),
+                str(row.dp_rank),
+                "-" if row.cost is None else f"{row.cost:.6f}",
+                row.verdict.label,
+                row.excluded.label if row.excluded else "",
             )
         console.print(table)
 
 
+def plain_console() -> Console:
+    """A console that takes text as it is: names of models and requests may look like markup."""
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
 def print_explanation(found: dict[str, Any], console: Console) -> None:
-    """The terminal face of an explanation."""
+    """The terminal face of an explanation. The console must be a plain one."""
     pick, question = found["pick"], found["question"]
-    console.print(
-        f"[bold]pick {pick['pick_id']}[/]  request {pick['request_id']}  offset {pick['log_offset']}"
-    )
-    console.print(
+    request = f"  request {pick['request_id']}  offset {pick['log_offset']}"
+    _say(console, bold=f"pick {pick['pick_id']}", after=request)
+    _say(
+        console,
         f"asked {pick['asked_at']} for model {question['model']},"
-        f" about {question['estimated_tokens']} prompt tokens, on the state as of {pick['as_of']}, settings version {pick['config_version']}"
+        f" about {question['estimated_tokens']} prompt tokens,"
+        f" on the state as of {pick['as_of']}, settings version {pick['config_version']}",
     )
     for row in found["namespaces"]:
         state = "eligible" if row["eligible"] else f"left out: {row['cause']}"
-        console.print(f"namespace {row['name']}: {state}")
+        _say(console, f"namespace {row['name']}: {state}")
     for name in ("decode", "prefill"):
         _print_phase(name, found["phases"][name], console)
     _print_end(found["end"], console)
     detail = f" ({found['repeated_detail']})" if found["repeated_detail"] else ""
-    console.print(f"repeated: [bold]{found['repeated']}[/]{detail}")
+    _say(console, "repeated: ", bold=found["repeated"], after=detail)
+
+
+def _say(console: Console, before: str = "", bold: str = "", after: str = "") -> None:
+    """One line, whatever is in it, with one part in bold."""
+    text = Text()
+    for part, style in ((before, ""), (bold, "bold"), (after, "")):
+        text.append(printable(part), style=style)
+    console.print(text, soft_wrap=True)
 
 
 def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
     winner = phase["winner"]
     chosen = f"{winner['namespace']}/{winner['worker']} rank {winner['dp_rank']}" if winner else "none"
     margin = f", margin {phase['margin']:.6f}" if phase["margin"] is not None else ""
-    console.print(f"\n[bold]{name}[/]: {chosen}, reason {phase['reason']}{margin}")
+    console.print()
+    _say(console, bold=name, after=f": {chosen}, reason {phase['reason']}{margin}")
     if not phase["candidates"]:
         return
     table = Table()
@@ -195,7 +215,7 @@ def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
         age = row["sample_age_us"]
         verdict = row["verdict"] + (f" ({row['excluded_reason']})" if row["excluded_reason"] else "")
         table.add_row(
-            f"{row['namespace']}/{row['worker']}",
+            printable(f"{row['namespace']}/{row['worker']}"),
             str(row["dp_rank"]),
             "-" if row["cost"] is None else f"{row['cost']:.6f}",
             _or_dash(row["active_decode_blocks"]),
@@ -209,16 +229,17 @@ def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
 
 
 def _print_end(end: dict[str, Any] | None, console: Console) -> None:
+    console.print()
     if end is None:
-        console.print("\nend: none yet")
+        _say(console, "end: none yet")
         return
-    first = (
-        f", first byte after {end['first_byte_us'] / 1e3:.1f} ms" if end["first_byte_us"] is not None else ""
-    )
-    console.print(
-        f"\nend: {end['status']} (HTTP {_or_dash(end['http_status'])} from {end['backend'] or '-'}){first},"
+    byte_us = end["first_byte_us"]
+    first = f", first byte after {byte_us / 1e3:.1f} ms" if byte_us is not None else ""
+    _say(
+        console,
+        f"end: {end['status']} (HTTP {_or_dash(end['http_status'])} from {end['backend'] or '-'}){first},"
         f" {end['duration_us'] / 1e3:.1f} ms in all; tokens: prompt {_or_dash(end['prompt_tokens'])},"
-        f" completion {_or_dash(end['completion_tokens'])}, cached {_or_dash(end['cached_tokens'])}"
+        f" completion {_or_dash(end['completion_tokens'])}, cached {_or_dash(end['cached_tokens'])}",
     )
 
 
