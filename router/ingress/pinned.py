@@ -134,7 +134,8 @@ class PinnedRequest:
         assert self.pick is not None
         decode = self.pick.outcome.decode
         rows = unpack_rows(decode.rows)
-        return decode.candidates <= len(rows) and all(row.verdict == Verdict.STALLED for row in rows)
+        seen_all = 0 < decode.candidates <= len(rows)
+        return seen_all and all(row.verdict == Verdict.STALLED for row in rows)
 
     def _since_sent_us(self, moment_s: float | None) -> int | None:
         return None if moment_s is None else max(0, int((moment_s - self._sent_s) * 1_000_000))

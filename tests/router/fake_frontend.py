@@ -130,6 +130,9 @@ class FakeFrontend:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
+    def __del__(self) -> None:
+        self._socket.close()  # of a frontend that was never started
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"

@@ -290,7 +290,7 @@ async def test_handlers_of_the_composition_root_and_admin_are_mounted() -> None:
 
 async def test_health_answers_while_hundreds_of_streams_run() -> None:
     async with front() as (router, frontend):
-        frontend.events, frontend.event_delay_s = 10_000, 0.5
+        frontend.events, frontend.event_delay_s = 200, 0.5
         sockets = []
         body = b'{"model":"tiny-chat","messages":[],"stream":true}'
         for _ in range(300):
