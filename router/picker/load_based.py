@@ -79,8 +79,8 @@ def _phase(
 ) -> PhaseDecision:
     """Rows of all ranks of `workers`, which is not empty, and who wins."""
     readings = view.read(workers, question.asked_at, settings.ledger)
-    suspects = sum(reading.suspect for reading in readings)
-    left_out = 0 < suspects < len(readings)
+    suspects = [reading for reading in readings if reading[1]]
+    left_out = 0 < len(suspects) < len(readings)
     rows, owners, any_fresh = _rows(phase, readings, left_out, question, settings.max_staleness_us)
     costs = [row[3] for row in rows if row[3] is not None] if any_fresh else []
     if costs:
@@ -109,9 +109,17 @@ def _rows(
     owners: list[Worker] = []
     any_fresh = False
     value: int | None
+    last_size: int | None = None
+    own = 0  # blocks that the prompt takes at `last_size`, 0 where none can be said
     for worker, suspect, stalled, samples, unanswered in readings:
-        namespace, instance_id = worker[0]
-        capacity, own = _capacity(worker, prefill, question.estimated_tokens)
+        namespace, instance = worker[0]
+        if prefill:
+            capacity, own = worker.max_num_batched_tokens or 0, 0
+        else:
+            size = worker.block_size
+            if size != last_size:
+                last_size, own = size, blocks_of(question.estimated_tokens, size) or 0
+            capacity = (worker.total_kv_blocks or 0) if own else 0
         excluded = left_out and suspect
         competes = capacity > 0 and not excluded and not stalled
         first = worker.dp_start_rank
@@ -120,13 +128,13 @@ def _rows(
             tokens, blocks = unanswered.get(dp_rank, _ZERO) if unanswered else _ZERO
             if sample is None:
                 verdict, value = _QUIET, 0
-                active_tokens = active_blocks = age = None
+                waiting = in_use = age = None
             else:
-                _, _, received_at, active_blocks, active_tokens, used_blocks = sample
-                if active_blocks is None:
-                    active_blocks = used_blocks
+                _, _, received_at, in_use, waiting, used_blocks = sample
+                if in_use is None:
+                    in_use = used_blocks
                 age = at - received_at if at > received_at else 0
-                value = active_tokens if prefill else active_blocks
+                value = waiting if prefill else in_use
                 if value is not None and age <= staleness_us_max:
                     verdict = _FRESH
                     any_fresh = any_fresh or not excluded
@@ -139,20 +147,10 @@ def _rows(
                 verdict, why = _EXCLUDED, _SUSPECT
             elif stalled:
                 verdict = _STALLED
-            load = (cost, active_tokens, active_blocks, tokens, blocks, age, verdict, why, 0)
-            rows.append(_new(CandidateRow, (namespace, instance_id, dp_rank, *load)))
+            row = (namespace, instance, dp_rank, cost, waiting, in_use, tokens, blocks, age, verdict, why, 0)
+            rows.append(_new(CandidateRow, row))
             owners.append(worker)
     return rows, owners, any_fresh
-
-
-def _capacity(worker: Worker, prefill: bool, prompt_tokens: int) -> tuple[int, int]:
-    """(capacity of a rank, what the prompt adds to its backlog); capacity 0: no cost is defined."""
-    if prefill:
-        return worker.max_num_batched_tokens or 0, 0
-    size = worker.block_size
-    if size is None or size <= 0:
-        return 0, 0
-    return worker.total_kv_blocks or 0, -(-prompt_tokens // size)
 
 
 def blocks_of(tokens: int, block_size: int | None) -> int | None:
