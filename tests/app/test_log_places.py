@@ -1,0 +1,88 @@
+"""WHERE of the offline commands: a data directory, found or refused with what to do."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, refusals_told
+from app.log_places import OpenLog, open_log
+from tests.app.log_on_disk import some_picks, written
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(where: Path | None, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(typer.Exit) as ended, refusals_told(), open_log(where):
+        pass
+    return ended.value.exit_code, capsys.readouterr().err
+
+
+def seen(opened: OpenLog) -> int:
+    return opened.reader.end_offset()
+
+
+def test_a_data_directory_is_opened_with_its_checkpoints_and_closed(tmp_path: Path) -> None:
+    world = some_picks()
+    data = written(world, tmp_path / "data")
+    (data / "checkpoints").mkdir()
+    name = f"{4:020d}-{7:016x}-{9:020d}.checkpoint"
+    (data / "checkpoints" / name).write_bytes(b"")
+    with open_log(data) as opened:
+        assert seen(opened) == world.log.end_offset()
+        assert [info.name for info in opened.checkpoints.list()] == [name]
+        assert opened.name == str(data)
+
+
+def test_without_a_place_the_demo_s_data_directory_is_read() -> None:
+    world = some_picks()
+    written(world, Path(".run/data"))
+    with open_log(None) as opened:
+        assert (seen(opened), opened.name) == (world.log.end_offset(), ".run/data")
+
+
+def test_reading_disturbs_no_file(tmp_path: Path) -> None:
+    data = written(some_picks(), tmp_path / "data")
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+    with open_log(data) as opened:
+        opened.reader.read(0, 1 << 20)
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+
+
+def test_without_a_place_and_without_the_default_the_command_says_what_to_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, told = refused(None, capsys)
+    assert status == EXIT_UNREACHABLE
+    assert "there is no .run/data here: name a data directory with --log DIR" in told
+
+
+def test_a_missing_directory_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = refused(Path("nowhere"), capsys)
+    assert (status, "nowhere: no such directory" in told) == (EXIT_UNREACHABLE, True)
+
+
+def test_a_directory_without_a_log_is_unreachable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = refused(tmp_path, capsys)
+    assert (status, "no log at" in told) == (EXIT_UNREACHABLE, True)
+
+
+def test_the_folder_of_segments_itself_points_to_its_parent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = written(some_picks(), tmp_path / "data")
+    status, told = refused(data / "log", capsys)
+    assert status == EXIT_USAGE
+    assert f"name the data directory, {data}" in told
+
+
+@pytest.mark.parametrize("where", ["kafka:site.yaml", "window.capture"])
+def test_places_of_a_later_release_are_refused_by_name(
+    where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("window.capture").write_bytes(b"x")
+    status, told = refused(Path(where), capsys)
+    assert (status, "not in this release" in told) == (EXIT_USAGE, True)
