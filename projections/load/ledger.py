@@ -244,7 +244,7 @@ class Ledger:
         """
         total = self._digest
         for pick_id in self._changed:
-            word = sum(_xxh3(encode_value(line)) for line in self._picks.get(pick_id, ()))
+            word = sum(_xxh3(encode_value(line)) for line in self._picks.get(pick_id, ()))  # integers
             total += word - self._words.pop(pick_id, 0)
             if word:
                 self._words[pick_id] = word
