@@ -12,9 +12,11 @@ Source: etcd `api/etcdserverpb/rpc.proto` and `api/mvccpb/kv.proto`, field numbe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _INT64: Final = _FIELD.TYPE_INT64
@@ -111,3 +113,15 @@ AuthenticateResponse: Final = _CLASSES["AuthenticateResponse"]
 RANGE: Final = ("/etcdserverpb.KV/Range", RangeRequest, RangeResponse)
 WATCH: Final = ("/etcdserverpb.Watch/Watch", WatchRequest, WatchResponse)
 AUTHENTICATE: Final = ("/etcdserverpb.Auth/Authenticate", AuthenticateRequest, AuthenticateResponse)
+
+
+def decoder_of(answer: Any) -> Callable[[bytes], Any]:
+    """A function from bytes to a message of this class, or None for bytes that are none."""
+
+    def decoded(data: bytes) -> Any:
+        try:
+            return answer.FromString(data)
+        except DecodeError:
+            return None
+
+    return decoded

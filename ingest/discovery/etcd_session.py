@@ -90,7 +90,9 @@ class EtcdSession:
         self._authenticate = _unary(channel, messages.AUTHENTICATE)
         path, request, answer = messages.WATCH
         self._watch = channel.stream_stream(
-            path, request_serializer=request.SerializeToString, response_deserializer=answer.FromString
+            path,
+            request_serializer=request.SerializeToString,
+            response_deserializer=messages.decoder_of(answer),
         )
         self._filled: set[Watched] = set()  # prefixes that listed any name
         self.where = endpoint.shown
@@ -106,12 +108,8 @@ class EtcdSession:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 return  # users are not switched on in this etcd: it needs no token
-            await self.close()
             self._fail(error)
-        except BaseException:
-            await self.close()
-            raise
-        self._metadata = (("token", answer.token),)
+        self._metadata = (("token", self._readable(answer).token),)
 
     async def names(self, watched: Sequence[Watched]) -> AsyncGenerator[SourceEvent, None]:
         """See Session. Each prefix at the revision of its own first answer."""
@@ -232,7 +230,13 @@ class EtcdSession:
             only_names = keys_only
 
     async def _unary_range(self, request: Any) -> Any:
-        return await self._range(request, timeout=self._limits.call_s, metadata=self._metadata)
+        answer = await self._range(request, timeout=self._limits.call_s, metadata=self._metadata)
+        return self._readable(answer)
+
+    def _readable(self, answer: Any) -> Any:
+        if answer is None:
+            self._fail_stream()
+        return answer
 
     # the watch stream
 
@@ -245,7 +249,7 @@ class EtcdSession:
                 if reading.cancelled():  # the channel was closed under the call
                     self._fail_stream()
                 answer = reading.result()
-                if answer is grpc.aio.EOF:
+                if answer is grpc.aio.EOF or answer is None:
                     self._fail_stream()
                 return answer
             progress = messages.WatchRequest(progress_request=messages.WatchProgressRequest())
@@ -278,7 +282,7 @@ class EtcdSession:
 
     def _fail_stream(self) -> NoReturn:
         self._pass_on()
-        raise SourceFailed(EndReason.STREAM, "the stream ended")
+        raise SourceFailed(EndReason.STREAM, "the stream ended or made no sense")
 
     def _fail(self, error: grpc.aio.AioRpcError) -> NoReturn:
         """Translate; moves on to the next endpoint unless the fault is ours or the log's."""
@@ -291,7 +295,7 @@ class EtcdSession:
 def _unary(channel: grpc.aio.Channel, method: tuple[str, Any, Any]) -> Any:
     path, request, answer = method
     return channel.unary_unary(
-        path, request_serializer=request.SerializeToString, response_deserializer=answer.FromString
+        path, request_serializer=request.SerializeToString, response_deserializer=messages.decoder_of(answer)
     )
 
 

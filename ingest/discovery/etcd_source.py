@@ -45,7 +45,11 @@ class EtcdSource:
             if await _dialled(channel, each_s):
                 self._first = place
                 session = EtcdSession(channel, self._endpoints[place], self._limits, self._pass_on)
-                await session.log_in(self._connection)
+                try:
+                    await session.log_in(self._connection)
+                except BaseException:
+                    await session.close()
+                    raise
                 return session
         raise SourceFailed(EndReason.UNREACHABLE, f"none of {count} endpoints takes a connection")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -13,12 +15,15 @@ import pytest
 
 from ingest.discovery.blocking_calls import CallHung
 from ingest.discovery.file_source import FileSource
-from ingest.discovery.settings import FileStore
+from ingest.discovery.runner import DiscoveryRunner
+from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
 from ingest.discovery.source import EndReason, NamesCut, NamesRefused, SourceFailed
+from projections.events.discovery import KeyDeleted, KeyPut
 from tests.ingest.discovery.file_store import Clocks, InlineLane, StoreFolder
 from tests.source_suite import WATCHED, Following, SourceSuite, connected, read_all
 
 pytestmark = pytest.mark.looptime
+RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 
 class AsyncFolder:
@@ -176,6 +181,75 @@ async def test_root_that_is_a_file_is_unreadable(tmp_path: Path, clocks: Clocks)
     with pytest.raises(SourceFailed) as failure:
         await read_all(session, WATCHED)
     assert failure.value.reason is EndReason.UNREADABLE
+
+
+def _dumps(recording: str) -> list[list[dict[str, Any]]]:
+    """The files of a real store at five moments."""
+    dumps: list[list[dict[str, Any]]] = []
+    with gzip.open(RECORDINGS / f"{recording}.jsonl.gz", "rt") as lines:
+        for row in map(json.loads, lines):
+            if "dump" in row:
+                dumps.append([])
+            else:
+                dumps[-1].append(row)
+    return dumps
+
+
+@pytest.mark.req("FILE-01", "FILE-02")
+@pytest.mark.parametrize(
+    ("recording", "waits_s", "expected"),
+    [
+        ("file_kv-1.4.2-agg", [0, 6, 5.1, 20, 20], [2, 2, 1, 2, 1]),
+        ("file_kv-1.6.1-disagg", [0, 6, 6.2, 20, 20], [4, 4, 3, 4, 3]),
+    ],
+)
+async def test_recorded_stores_of_real_fleets_are_followed_moment_by_moment(
+    folder: StoreFolder, clocks: Clocks, recording: str, waits_s: list[float], expected: list[int]
+) -> None:
+    """Ready, killed, dropped, restarted, stopped: what is held is what was touched within 10 s."""
+    source = FileSource(FileStore(str(folder.root)), InlineLane(), clocks.wall_us, clocks.monotonic_us)
+    settings = DiscoverySettings(SourceKind.FILE, ("dynamo",), file=FileStore(str(folder.root)))
+    loop = asyncio.get_running_loop()
+    facts: list[Any] = []
+    refused: list[Any] = []
+    runner = DiscoveryRunner(
+        settings,
+        facts.append,
+        {},
+        refused.append,
+        lambda state: None,
+        lambda: int(loop.time() * 1e6),
+        make_source=lambda settings: source,
+    )
+    task = asyncio.ensure_future(runner.run())
+    workers = []
+    for dump, waited_s in zip(_dumps(recording), waits_s, strict=True):
+        clocks.pass_by(waited_s)
+        names = {row["file"] for row in dump}
+        for path in [path for path in folder.root.rglob("*") if path.is_file()]:
+            if str(path.relative_to(folder.root)) not in names:
+                path.unlink()
+        for row in dump:
+            path = folder.root / row["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_text() != row["text"]:
+                path.write_text(row["text"])
+            at_ns = clocks.wall_us() * 1000 - int(row["age_s"] * 1e9)
+            if abs(path.stat().st_mtime_ns - at_ns) > 200_000_000:  # ages are rounded: that is no touch
+                os.utime(path, ns=(at_ns, at_ns))
+        await asyncio.sleep(2)
+        held: dict[tuple[int, str], bytes] = {}
+        for fact in facts:
+            if isinstance(fact, KeyPut):
+                held[fact.keyspace, fact.key] = fact.value
+            elif isinstance(fact, KeyDeleted):
+                del held[fact.keyspace, fact.key]
+        assert sorted(held.values()) == sorted(r["text"].encode() for r in dump if r["age_s"] < 10)
+        workers.append(len([key for space, key in held if space == 1 and "/generate/" in key]))
+    assert workers == expected
+    assert refused == []
+    runner.stop()
+    await task
 
 
 class HangingLane(InlineLane):
