@@ -95,7 +95,7 @@ class LiveWatch:
     def ends(self) -> list[str]:
         return [fact.reason for fact in self.of(PassEnded)]
 
-    def keys(self) -> set[tuple[int, str]]:
+    def held(self) -> set[tuple[int, str]]:
         held: set[tuple[int, str]] = set()
         for fact in self.facts:
             if isinstance(fact, KeyPut):
@@ -108,7 +108,7 @@ class LiveWatch:
 
     def workers(self) -> set[str]:
         """The last segment of every held instance key."""
-        return {key.rpartition("/")[2] for keyspace, key in self.keys() if keyspace == 1}
+        return {key.rpartition("/")[2] for keyspace, key in self.held() if keyspace == 1}
 
     def values(self) -> dict[str, bytes]:
         return {fact.key.rpartition("/")[2]: fact.value for fact in self.of(KeyPut) if fact.keyspace == 1}
