@@ -97,6 +97,8 @@ class SegmentReader:
         """See LogReader."""
         if self._visible_end is not None:
             return self._visible_end()
+        if self._mark is None:
+            self._mark = self._find_mark()  # an owner may have come meanwhile
         marked = self._mark.end_offset() if self._mark is not None else -1
         if self._mark_when_dead == marked:
             return self._dead_end
@@ -154,10 +156,7 @@ class SegmentReader:
 
     def _find_end(self) -> None:
         """Learn how far may be read: the mark of a living owner, else a scan of the last segment."""
-        try:
-            self._mark = DurableMarkReader(self._folder, self._log_id)
-        except (FileNotFoundError, ValueError):
-            self._mark = None
+        self._mark = self._find_mark()
         if self._mark is not None and has_owner(self._folder):
             return
         self._mark_when_dead = self._mark.end_offset() if self._mark is not None else -1
@@ -173,6 +172,12 @@ class SegmentReader:
         self._dead_end = found.end_offset
         if found.stop.kind is StopKind.CORRUPT:
             self._broken = corrupt_at(segment.name, found.stop.offset, found.stop.position, found.stop.detail)
+
+    def _find_mark(self) -> DurableMarkReader | None:
+        try:
+            return DurableMarkReader(self._folder, self._log_id)
+        except (FileNotFoundError, ValueError):
+            return None
 
     def _seek(self, start: int) -> _Cursor:
         """A cursor at the nearest known batch at or before `start`."""

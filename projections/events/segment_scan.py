@@ -94,7 +94,7 @@ def _stop_at(
         if footer.first_offset == offset and footer_position(data[-TAIL_BYTES:], header) == position:
             return Stop(StopKind.SEALED, position, offset), footer.head
         detail = (
-            f"a footer at offset {footer.first_offset} that does not say where it stands ({offset} is due)"
+            f"a footer of offset {footer.first_offset} in a wrong place, {offset} is due"
         )
     except SegmentRefused:
         pass
