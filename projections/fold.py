@@ -168,9 +168,7 @@ class Fold:
             raise self._stopped
         if offset <= self._offset:
             raise ValueError(f"offset {offset} was folded, the mark is {self._offset}")
-        if self._began_at < 0:
-            self._began_at = offset
-        if offset in self._condemned:
+        if self._condemned and offset in self._condemned:
             self._skip(offset, data, notices)
             return None
         try:
@@ -178,12 +176,16 @@ class Fold:
         except RecordRefused as refusal:
             self._refuse(offset, data, refusal, notices)
             return None
-        self._offset = offset
-        self._check = check = record.check
-        status = self.state.status
+        _, check, kind, time, writer, epoch, sequence, fact = record
+        self._offset, self._check = offset, check
+        state = self.state
+        intake, status = state.intake, state.status
         status.tick_records += 1
         status.tick_check_sum = (status.tick_check_sum + check) & U64_MAX
         try:
+            if kind == _SAMPLE and intake.takes_next(writer, epoch, sequence, time):
+                notices += state.load.apply_sample(record, state.registry)
+                return fact
             return self._take(record, notices)
         except FoldStopped as stop:
             self._stopped = stop
@@ -194,31 +196,31 @@ class Fold:
 
     def _take(self, record: Record, notices: list[Notice]) -> tuple[Any, ...] | None:
         """Intake, then the reducers of the record's kind."""
+        self._begin(record.offset)
         intake = self.state.intake
         if intake.is_repeated(record):
             _dropped(IntakeResult.DUPLICATE_RECORD, record, notices)
             return None
-        kind = record.kind
-        speaker = _SPEAKERS[kind]
+        speaker = _SPEAKERS[record.kind]
         if speaker is Speaker.OWNER:
-            if record.writer != intake.owner_writer or record.epoch != intake.owner_epoch:
+            if not intake.is_owner(record):
                 _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
                 return None
-            time = record.time
-            if time > intake.stamp:
-                intake.stamp = time
-            elif time < intake.stamp:
+            if record.time < intake.stamp:
                 record = record._replace(time=intake.stamp)  # log time never goes back
-            if kind == _SAMPLE:
-                notices += self.state.load.apply_sample(record, self.state.registry)
-                return record.fact
+            intake.stamp = record.time
         elif speaker is Speaker.CHECKPOINT:
             _dropped(IntakeResult.REFUSED_BYTES, record, notices)
             return None
-        reduce = self._reducers.get(kind)
+        reduce = self._reducers.get(record.kind)
         if reduce is not None and reduce(record, notices) is False:
             return None
         return record.fact
+
+    def _begin(self, offset: int) -> None:
+        """Remember where this fold began: what lies before it was not folded here."""
+        if self._began_at < 0:
+            self._began_at = offset
 
     def _refuse(self, offset: int, data: bytes, refusal: RecordRefused, notices: list[Notice]) -> None:
         """Bytes that the codec does not take, as a function of the bytes alone."""
@@ -238,6 +240,7 @@ class Fold:
 
     def _pass_by(self, offset: int, data: bytes) -> None:
         """Move on without decoding; the check word is what the bytes end with."""
+        self._begin(offset)
         self._offset, self._check = offset, int.from_bytes(data[-8:], "little")
         self.state.status.count_record(self._check)
 

@@ -65,6 +65,22 @@ class Intake:
         """(writer, epoch) whose facts count, None before the first LaneOpened."""
         return (self.owner_writer, self.owner_epoch) if self.owner_epoch else None
 
+    def takes_next(self, writer: bytes, epoch: int, sequence: int, time: int) -> bool:
+        """Take the usual record of a busy log: the owner's next one, later than its last one.
+
+        False: nothing was taken, ask `is_repeated` and `is_owner`. Where this says True they
+        would have let the record pass and have left the same state.
+        """
+        if writer != self.owner_writer or epoch != self.owner_epoch or time <= self.stamp:
+            return False
+        seen = self.writers.get(writer)
+        if seen is None or sequence <= seen.last_sequence or not seen.is_dirty:
+            return False
+        seen.last_sequence = sequence
+        seen.seen_at = self.stamp
+        self.stamp = time
+        return True
+
     def is_repeated(self, record: Record) -> bool:
         """Whether this writer's record was taken before; otherwise it counts as taken now."""
         seen = self.writers.get(record.writer)
