@@ -41,12 +41,14 @@ def open_log(where: Path | None) -> Iterator[OpenLog]:
     """Open the log at `where`, or the default one, and close it again.
 
     Ends the command with status 2 for a place of a later release and 3 where there is no
-    log. Raises LogCorrupt and OSError as the reader does.
+    log. Raises LogCorrupt and OSError as the reader does; LogCorrupt also at the end, where
+    the log goes on behind bytes that do not check: what was read is then not all of it.
     """
     data = _data_directory(where)
     reader = SegmentReader.open(data)
     try:
         yield OpenLog(reader, CheckpointFolder(checkpoint_folder(data)), str(data))
+        reader.read(reader.end_offset(), 1)
     finally:
         reader.close()
 

@@ -49,10 +49,10 @@ def verify_command(
         with _Progress(first, last, "verifying") as advance:
             report = verify(opened.reader, opened.checkpoints, first, last, advance)
         seconds = time.monotonic() - began
-    if as_json:
-        _print_json(_report_document(report, seconds))
-    else:
-        _print_report(report, seconds, opened)
+        if as_json:
+            _print_json(_report_document(report, seconds))
+        else:
+            _print_report(report, seconds, opened)
     if report.picks == 0:
         print("warning: no picks in this range", file=sys.stderr)
     if report.different:
@@ -72,10 +72,10 @@ def explain_command(
             found = explain(opened.reader, opened.checkpoints, name, marks.time_text)
         except PickNotFound as missing:
             fail(EXIT_USAGE, str(missing), "give a pick id, a request id, an offset or `last`")
-    if as_json:
-        _print_json(found)
-    else:
-        print_explanation(found, plain_console())
+        if as_json:
+            _print_json(found)
+        else:
+            print_explanation(found, plain_console())
 
 
 def _print_json(document: dict[str, Any]) -> None:
