@@ -11,6 +11,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PRODUCT_FOLDERS = ("app", "ingest", "projections", "replay", "router")
 PYTHON_FOLDERS = (*PRODUCT_FOLDERS, "bench", "deploy", "tests")
+OUR_NAMES = tuple(f"{folder}." for folder in PRODUCT_FOLDERS)
 PURE = (
     "projections/",
     "router/picker/",
@@ -52,16 +53,19 @@ class Module:
         return self.text.count("\n")
 
 
-@cache
 def modules(*folders: str) -> tuple[Module, ...]:
     """All Python files below the folders, in path order."""
+    return tuple(module for folder in folders for module in _modules_below(folder))
+
+
+@cache
+def _modules_below(folder: str) -> tuple[Module, ...]:
     found = []
-    for folder in folders:
-        for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            relative = path.relative_to(REPOSITORY)
-            if NOT_OURS.isdisjoint(relative.parts):
-                text = path.read_text()
-                found.append(Module(relative.as_posix(), text, ast.parse(text, relative.as_posix())))
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        relative = path.relative_to(REPOSITORY)
+        if NOT_OURS.isdisjoint(relative.parts):
+            text = path.read_text()
+            found.append(Module(relative.as_posix(), text, ast.parse(text, relative.as_posix())))
     return tuple(found)
 
 
@@ -82,10 +86,15 @@ def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def imported_names(module: Module) -> set[str]:
-    """Every dotted name that the module may import: `a.b` and `a.b.c` for `from a.b import c`."""
+    """Every dotted name that the module may import: `a.b` and `a.b.c` for `from a.b import c`.
+
+    A string that is the name of a module of ours counts: parts of an extra are loaded by name.
+    """
     names = set()
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names |= {node.value} if node.value.startswith(OUR_NAMES) else set()
+        elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             names.add(node.module)

@@ -48,6 +48,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
 """Module path -> where it is tested instead."""
 
 WITHOUT_ASSERTION = {
+    "tests/app/test_process_log.py:test_a_stderr_that_is_gone_costs_the_line_and_nothing_else": "it raises",
     "tests/ingest/log/test_segment_log.py:test_the_lock_is_free_again_after_close": "a held lock raises",
     "tests/log_suite.py:test_waiting_for_what_is_there_returns_at_once": "it returns, or the test hangs",
 }
@@ -60,7 +61,7 @@ ENTRY_POINTS = {"app.__main__": "python -m app"}
 """Modules that nobody imports, and who runs them."""
 
 DOORS = {
-    "grpc": ("ingest/discovery/etcd_",),
+    "grpc": ("ingest/discovery/etcd_", "ingest/discovery/etcd3_"),
     "google.protobuf": ("ingest/discovery/etcd_",),
     "etcd3": ("ingest/discovery/etcd3_",),
     "yaml": ("app/config_",),
