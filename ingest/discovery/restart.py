@@ -1,7 +1,7 @@
 """Which change of settings replaces the watcher, under which name, and what is forgotten.
 
     change                               reason       forgotten
-    enabled -> disabled                  enabled      everything; counts no restart
+    enabled -> disabled                  enabled      everything; no pass begins, so no restart
     disabled -> enabled                  enabled      everything (nothing is held then)
     another source                       source       everything
     endpoints, tls, auth, root           connection   everything
@@ -10,8 +10,10 @@
     backoff                              backoff      nothing
     anything else (poll, ttl)            other        nothing
 
-The first row that applies names the change. Where nothing is forgotten the fleet stays
-readable until the new watcher's first pass, which then corrects it by differences.
+The first row that applies names the change; the name stands in `KeysDropped` and as the
+reason of the new watcher's first `PassBegan`, which is what the fold counts as a restart.
+Where nothing is forgotten the fleet stays readable until the new watcher's first pass, which
+then corrects it by differences.
 
 Sources: requirement rows ETCD-14, REL-04..08; specification, "Hot reload".
 """
@@ -43,7 +45,6 @@ class Restart(NamedTuple):
 
     reason: RestartReason
     drops: tuple[str, ...] | None
-    counts: bool  # whether it is a restart in the metrics
 
 
 def restart_for(old: DiscoverySettings, new: DiscoverySettings) -> Restart | None:
@@ -51,24 +52,24 @@ def restart_for(old: DiscoverySettings, new: DiscoverySettings) -> Restart | Non
     if old == new:
         return None
     if old.enabled != new.enabled:
-        return Restart(RestartReason.ENABLED, EVERY_NAMESPACE, counts=new.enabled)
+        return Restart(RestartReason.ENABLED, EVERY_NAMESPACE)
     if old.source != new.source:
-        return Restart(RestartReason.SOURCE, EVERY_NAMESPACE, counts=True)
+        return Restart(RestartReason.SOURCE, EVERY_NAMESPACE)
     if old.etcd != new.etcd or _root(old) != _root(new):
-        return Restart(RestartReason.CONNECTION, EVERY_NAMESPACE, counts=True)
+        return Restart(RestartReason.CONNECTION, EVERY_NAMESPACE)
     if set(old.namespaces) != set(new.namespaces):
         return _of_namespaces(old.namespaces, new.namespaces)
     if (old.backoff_initial_us, old.backoff_max_us) != (new.backoff_initial_us, new.backoff_max_us):
-        return Restart(RestartReason.BACKOFF, None, counts=True)
-    return Restart(RestartReason.OTHER, None, counts=True)
+        return Restart(RestartReason.BACKOFF, None)
+    return Restart(RestartReason.OTHER, None)
 
 
 def _of_namespaces(old: tuple[str, ...], new: tuple[str, ...]) -> Restart:
     """One namespace for another resets everything; a list that shares some keeps those."""
     if set(old).isdisjoint(new):
-        return Restart(RestartReason.NAMESPACE, EVERY_NAMESPACE, counts=True)
+        return Restart(RestartReason.NAMESPACE, EVERY_NAMESPACE)
     removed = tuple(sorted(set(old).difference(new)))
-    return Restart(RestartReason.NAMESPACES, removed or None, counts=True)
+    return Restart(RestartReason.NAMESPACES, removed or None)
 
 
 def _root(settings: DiscoverySettings) -> str | None:

@@ -55,7 +55,7 @@ from ingest.discovery.source import (
 )
 from ingest.discovery.sources import source_of
 from projections.events.discovery import KeysDropped, Keyspace
-from projections.notices import DiscoveryKind, DiscoveryNotice, Notice, StatusNotice
+from projections.notices import DiscoveryNotice, Notice, StatusNotice
 
 MAIL_MAX: Final = 8
 CLOSE_S_MAX: Final = 5.0
@@ -75,7 +75,8 @@ class DiscoveryRunner:
 
     append:       takes facts in order; must not block. Called on the event loop.
     held_digests: what the fold holds now, of all namespaces (`Keyspaces.held_digests`).
-    on_refused:   counted outcomes that are not in the log (`DiscoveryNotice`), restarts too.
+    on_refused:   counted outcomes that are not in the log (`DiscoveryNotice`). Restarts are in it:
+                  the reason stands in `PassBegan`.
     on_state:     every change of phase; `connected` feeds the gauge.
     on_notice:    what people should read (`StatusNotice`).
     clock_us:     monotonic microseconds.
@@ -191,12 +192,9 @@ class DiscoveryRunner:
         self._source = None
         self._siblings_told = {}
         self._machine = self._machine_for(settings, self._machine.held, self._machine.pass_number)
-        if restart.counts:
-            what = "discovery was restarted"
-            effects.append(Refused(DiscoveryNotice(DiscoveryKind.RESTART, "", what, shown, level="info")))
-        else:
+        if not settings.enabled:
             effects.append(Notify(StatusNotice("discovery was stopped", shown)))
-        return effects + self._started("restart")
+        return effects + self._started(shown)
 
     def _dropped(self, restart: Restart, shown: str) -> list[Effect]:
         if restart.drops is None:

@@ -126,9 +126,11 @@ class Keyspaces:
         return self._value_bytes
 
     def held_digests(self, namespaces: Iterable[str]) -> dict[HeldName, bytes]:
-        """Value digests of the held keys of these namespaces: where a pass starts from."""
+        """Value digests of the held keys of these namespaces, () for all: where a pass starts from."""
         wanted = frozenset(namespaces)
-        return {name: held.value_digest for name, held in self._held.items() if name[1] in wanted}
+        return {
+            name: held.value_digest for name, held in self._held.items() if not wanted or name[1] in wanted
+        }
 
     # -- facts -------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import pytest
 
 from ingest.discovery.held_keys import HeldKey
 from ingest.discovery.pass_effects import Phase, StateChanged
+from ingest.discovery.restart import RestartReason
 from ingest.discovery.runner import CLOSE_S_MAX, DiscoveryRunner
 from ingest.discovery.settings import DiscoverySettings, EtcdConnection, FileStore, SourceKind
 from ingest.discovery.source import EndReason, SourceFailed
@@ -28,6 +29,8 @@ from projections.events.discovery import (
     PassSettled,
 )
 from projections.notices import DiscoveryKind
+from projections.registry import observed
+from projections.registry.observed import RESTART_REASONS
 from tests.ingest.discovery.scripted_source import MemoryStore, ScriptedSource
 
 pytestmark = pytest.mark.looptime
@@ -299,12 +302,10 @@ async def test_other_endpoints_empty_the_registry_and_fill_it_from_the_new_store
     assert watching.facts[at - 1 : at + 2] == [
         PassEnded("etcd", ("prod",), 1, "replaced"),
         KeysDropped((), "connection"),
-        PassBegan("etcd", ("prod",), 2, "restart"),
+        PassBegan("etcd", ("prod",), 2, "connection"),
     ]
     assert [fact.key[-1] for fact in watching.facts[at:] if isinstance(fact, KeyPut)] == ["2"]
     assert source.open_sessions == 0
-    restarts = [n for n in watching.refused if n.kind is DiscoveryKind.RESTART]
-    assert [(notice.identity, notice.level) for notice in restarts] == [("connection", "info")]
 
 
 @pytest.mark.req("REL-06", "ETCD-13")
@@ -317,7 +318,7 @@ async def test_other_backoff_keeps_every_key(store: MemoryStore, source: Scripte
     await watching.settled(2)
     assert watching.of(KeysDropped) == watching.of(KeyDeleted) == []
     assert len(watching.of(KeyPut)) == 1
-    assert [n.identity for n in watching.refused] == ["backoff"]
+    assert [fact.reason for fact in watching.of(PassBegan)] == ["start", "backoff", "ended", "ended"]
     assert round(watching.at[-1], 1) == 7 + 14, "the new waits are in use"
     await watching.stop()
 
@@ -349,13 +350,13 @@ async def test_disabling_empties_the_registry_without_a_restart_and_enabling_fil
     watching.runner.replace(replace(SETTINGS, enabled=False))
     await asyncio.sleep(100)
     assert watching.facts[-1] == KeysDropped((), "enabled")
-    assert watching.refused == []
+    assert len(watching.of(PassBegan)) == 1, "disabling counts no restart"
     assert [(n.what, n.detail) for n in watching.notices] == [("discovery was stopped", "enabled")]
     assert watching.runner.state == StateChanged(Phase.IDLE, "disabled")
     assert source.open_sessions == 0
     watching.runner.replace(SETTINGS)
     await watching.settled(2)
-    assert [n.identity for n in watching.refused] == ["enabled"]
+    assert [fact.reason for fact in watching.of(PassBegan)] == ["start", "enabled"]
     assert len(watching.of(KeyPut)) == 2
 
 
@@ -383,6 +384,16 @@ async def test_replacing_before_the_first_event_is_applied(source: ScriptedSourc
     assert watching.of(PassSettled)[0].namespaces == ("other",)
     assert watching.of(PassBegan)[-1].namespaces == ("other",)
     await watching.stop()
+
+
+@pytest.mark.req("REL-04")
+async def test_every_reason_is_one_that_the_fold_counts_as_a_restart(watching: Watching) -> None:
+    assert {str(reason) for reason in RestartReason} <= RESTART_REASONS
+    await watching.settled()
+    watching.runner.replace(replace(SETTINGS, namespaces=("prod", "test")))
+    await watching.settled(2)
+    counted = [observed.pass_began(fact) for fact in watching.of(PassBegan)]
+    assert [getattr(notice, "kind", None) for notice in counted] == [None, DiscoveryKind.RESTART]
 
 
 async def test_equal_settings_do_nothing(watching: Watching) -> None:
