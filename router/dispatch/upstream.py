@@ -18,7 +18,7 @@ import asyncio
 import select
 import ssl
 from collections import deque
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast, cast
 from urllib.parse import urlsplit
 
 from projections.bounds import KIB
