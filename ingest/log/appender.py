@@ -254,7 +254,7 @@ class Appender:
                 entry = Entry(fact, Importance.CONTROL, None, None, now_us)
                 self._enter(entry, now_us)
                 self._pending.append(entry)
-        if self._urgent and self._pending:
+        if self._urgent and self._pending and self._pending[0].sequence < self._urgent[-1].sequence:
             self._renew(self._pending, now_us)
         records: list[bytes] = []
         size = 0

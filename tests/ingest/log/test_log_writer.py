@@ -1,0 +1,265 @@
+"""The shell of a writer: on the memory log, on files, and where the log fails it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingest.log.appender import Importance, Receipt, Status
+from ingest.log.log_writer import CommitNote, LogWriter, WriterSettings
+from ingest.log.segment_log import SegmentLog
+from ingest.log.segment_upkeep import keep_up
+from projections.events.codec import decode_record
+from projections.events.control import CheckpointDue, LaneOpened, Pinged, WriterContinued
+from projections.events.envelope import Record
+from projections.events.kinds import Kind
+from projections.events.ports import CommitUnclear, LogFailed, LogFull, MemoryLog
+from projections.fold import Fold
+from tests.ingest.log.facts import REPLICA, end, pick, sample
+from tests.ingest.log.log_places import SMALL, BrokenSync
+from tests.log_suite import read_all
+
+WALL = 1_790_000_000_000_000
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.us = 0
+
+    def __call__(self) -> int:
+        self.us += 10
+        return self.us
+
+
+def records(log: MemoryLog | SegmentLog) -> list[Record]:
+    return [decode_record(offset, data) for offset, data in read_all(log, log.first_offset())]
+
+
+async def acknowledged(writer: LogWriter, fact: tuple[object, ...]) -> Receipt:
+    done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+    writer.append(fact, on_done=done.set_result)
+    return await asyncio.wait_for(done, 30)
+
+
+async def test_an_owner_opens_the_lane_before_it_writes() -> None:
+    log = MemoryLog()
+    writer = await LogWriter.open(log, wall_us=lambda: WALL)
+    receipt = await acknowledged(writer, CheckpointDue("x"))
+    await writer.close()
+    first, second = records(log)
+    assert first.fact == LaneOpened(1, WALL, b"", "new")
+    assert first.time == WALL
+    assert (second.fact, second.epoch, second.writer) == (CheckpointDue("x"), 1, first.writer)
+    assert second.time > first.time
+    assert receipt == Receipt(Status.ACKNOWLEDGED, 1, second.sequence)
+
+
+async def test_the_next_owner_has_the_next_epoch_and_names_the_last() -> None:
+    log = MemoryLog()
+    for epoch in (1, 2, 3):
+        writer = await LogWriter.open(log)
+        assert writer.epoch == epoch
+        await acknowledged(writer, CheckpointDue("x"))
+        await writer.close()
+    opened = [record for record in records(log) if record.kind == Kind.LANE_OPENED]
+    assert [record.fact.previous_writer for record in opened][1:] == [r.writer for r in opened[:-1]]
+    stamps = [record.time for record in records(log)]
+    assert stamps == sorted(set(stamps))
+
+
+@pytest.mark.req("EVS-16")
+async def test_the_fold_takes_every_record_of_successive_owners() -> None:
+    log = MemoryLog()
+    for _ in range(3):
+        writer = await LogWriter.open(log)
+        for number in range(5):
+            writer.append(sample(number + 1), importance=Importance.SAMPLE)
+            writer.append(pick(number), importance=Importance.PICK, time=5)
+            writer.append(end(number), importance=Importance.PICK, time=5)
+        await writer.close()
+    fold = Fold()
+    notices: list[object] = []
+    for offset, data in read_all(log, 0):
+        fold.apply(offset, data, notices)  # type: ignore[arg-type]
+    assert fold.state.intake.owner == (records(log)[-1].writer, 3)
+    assert not [notice for notice in notices if type(notice).__name__ == "IntakeNotice"]
+
+
+async def test_facts_of_one_turn_of_the_loop_share_a_batch() -> None:
+    notes: list[CommitNote] = []
+    log = MemoryLog()
+    writer = await LogWriter.open(log, on_commit=notes.append)
+    notes.clear()
+    for number in range(100):
+        writer.append(Pinged(REPLICA, number, -1))
+    await writer.flush()
+    assert [note.records for note in notes] == [100]
+    assert notes[0].size_bytes > 100 * 40
+    await writer.close()
+
+
+async def test_a_replica_needs_no_claim() -> None:
+    log = MemoryLog()
+    writer = await LogWriter.open(log, is_owner=False)
+    await acknowledged(writer, Pinged(REPLICA, 1, -1))
+    await writer.close()
+    assert [record.fact for record in records(log)] == [Pinged(REPLICA, 1, -1)]
+    assert records(log)[0].epoch == writer.epoch == 0
+
+
+async def test_log_time_runs_with_the_clock_and_not_before_the_last_stamp() -> None:
+    clock = Clock()
+    writer = await LogWriter.open(MemoryLog(), now_us=clock, wall_us=lambda: WALL)
+    before = writer.log_time_now()
+    clock.us += 5_000_000
+    assert 5_000_000 <= writer.log_time_now() - before < 5_001_000
+    await writer.close()
+
+
+async def test_after_close_nothing_is_taken_and_everybody_is_told() -> None:
+    log = MemoryLog()
+    writer = await LogWriter.open(log)
+    await writer.close()
+    await writer.close()
+    assert (await acknowledged(writer, CheckpointDue("x"))).status is Status.LOST
+    assert len(records(log)) == 1
+
+
+async def test_a_fact_that_cannot_be_encoded_is_told_lost() -> None:
+    writer = await LogWriter.open(MemoryLog())
+    receipt = await acknowledged(writer, Pinged(bytes(5 << 20), 1, -1))
+    assert receipt.status is Status.LOST
+    assert (await acknowledged(writer, Pinged(REPLICA, 2, -1))).status is Status.ACKNOWLEDGED
+    await writer.close()
+
+
+# A log that fails ------------------------------------------------------------------------
+
+
+async def test_a_failed_sync_ends_the_writer(tmp_path: Path) -> None:
+    disk = BrokenSync()
+    log = SegmentLog.open_owner(tmp_path, replace(SMALL, durable=True), disk)
+    writer = await LogWriter.open(log)
+    disk.broken = True
+    writer.append(CheckpointDue("x"))
+    problem = await asyncio.wait_for(asyncio.shield(writer.failure), 30)
+    assert isinstance(problem, LogFailed)
+    with pytest.raises(LogFailed):
+        await writer.flush()
+    assert (await acknowledged(writer, CheckpointDue("y"))).status is Status.LOST
+    await writer.close()
+    log.close()
+
+
+class UnclearLog(MemoryLog):
+    """Takes only half of a batch, once, and says that it does not know."""
+
+    unclear = False
+
+    def commit(self, batch: Sequence[bytes], critical: bool = True) -> int:
+        if self.unclear:
+            self.unclear = False
+            super().commit(batch[: len(batch) // 2])
+            raise CommitUnclear("connection lost")
+        return super().commit(batch)
+
+
+@pytest.mark.req("EVS-15")
+async def test_an_owner_goes_on_under_a_new_id_after_an_unclear_append() -> None:
+    log = UnclearLog()
+    writer = await LogWriter.open(log)
+    before = writer.writer
+    log.unclear = True
+    done: list[Receipt] = []
+    for number in range(10):
+        writer.append(CheckpointDue(str(number)), on_done=done.append)
+    await writer.flush()
+    assert writer.writer != before
+    assert writer.epoch == 2
+    assert [receipt.status for receipt in done] == [Status.ACKNOWLEDGED] * 10
+    await writer.close()
+    causes = [record.fact.cause for record in records(log) if isinstance(record.fact, CheckpointDue)]
+    assert causes == [str(number) for number in range(10)]
+    assert WriterContinued(before, 6) in [record.fact for record in records(log)]
+    fold = Fold()
+    for offset, data in read_all(log, 0):
+        assert fold.apply(offset, data, []) is not None
+
+
+class FullLog(MemoryLog):
+    """Has room for critical records alone while `full`."""
+
+    full = False
+
+    def is_full(self) -> bool:
+        return self.full
+
+    def commit(self, batch: Sequence[bytes], critical: bool = True) -> int:
+        if self.full and not critical:
+            raise LogFull("full")
+        return super().commit(batch)
+
+
+async def test_on_a_full_disk_picks_go_on_and_samples_are_shed() -> None:
+    log = FullLog()
+    writer = await LogWriter.open(log)
+    log.full = True
+    done: list[Receipt] = []
+    writer.append(sample(1), importance=Importance.SAMPLE, on_done=done.append)
+    writer.append(pick(1), importance=Importance.PICK, time=1, on_done=done.append)
+    await writer.flush()
+    assert [receipt.status for receipt in done] == [Status.SHED, Status.ACKNOWLEDGED]
+    assert writer.shed[Importance.SAMPLE] == 1
+    await writer.close()
+    assert Kind.SAMPLE_RECEIVED not in {record.kind for record in records(log)}
+
+
+async def test_another_owner_ends_this_one() -> None:
+    log = MemoryLog()
+    clock = Clock()
+    stills: list[int] = []
+    writer = await LogWriter.open(log, now_us=clock, on_still=stills.append)
+    other = await LogWriter.open(log, is_owner=True)
+    clock.us += 3_000_000  # this process was stopped meanwhile
+    assert isinstance(await asyncio.wait_for(asyncio.shield(writer.failure), 30), LogFailed)
+    assert stills
+    assert not other.failure.done()
+    await writer.close()
+    await other.close()
+
+
+async def test_an_owner_that_stood_still_goes_on_when_nobody_took_over() -> None:
+    log = MemoryLog()
+    clock = Clock()
+    still: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    writer = await LogWriter.open(log, now_us=clock, on_still=still.set_result)
+    clock.us += 3_000_000
+    assert await asyncio.wait_for(still, 30) >= 3_000_000
+    assert (await acknowledged(writer, CheckpointDue("x"))).status is Status.ACKNOWLEDGED
+    await writer.close()
+
+
+async def test_upkeep_runs_beside_the_writer(tmp_path: Path) -> None:
+    log = SegmentLog.open_owner(tmp_path, SMALL)
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def upkeep() -> None:
+        if keep_up(log).compressed:
+            loop.call_soon_threadsafe(done.set)
+
+    writer = await LogWriter.open(log, WriterSettings(upkeep_s=0.01), upkeep=upkeep)
+    for number in range(2000):
+        writer.append(Pinged(REPLICA, number, -1))
+        if number % 100 == 0:
+            await writer.flush()
+    await asyncio.wait_for(done.wait(), 30)
+    await writer.close()
+    assert len(records(log)) == 2001
+    log.close()
