@@ -8,6 +8,7 @@ held_keys.py        what was logged of every key, and which difference a sightin
 settings.py         endpoints, folders, namespaces, backoff: what a watcher is started with
 restart.py          which change of settings replaces the watcher, why, and what it drops
 sources.py          the source that settings name
+siblings.py         namespaces that are almost the configured one
 runner.py           asyncio shell: the supervised task around source and machine
 blocking_calls.py   one blocking call at a time, in a thread that may hang, with a deadline
 etcd_messages.py    the etcd messages that a reader needs, built in code

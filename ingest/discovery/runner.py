@@ -9,9 +9,6 @@ anything else that a source raises is logged by its type and ends the pass in th
 A session that does not close within CLOSE_S_MAX is abandoned. `replace` puts other settings
 to work between two events; `stop` ends the task.
 
-Also kept here, since it needs a store to ask: a namespace without a single instance, while
-namespaces that begin with its name have some, is reported with their names (B-010).
-
 Sources: requirement rows ETCD-13..16, REL-04..08, REL-11, REL-12.
 """
 
@@ -41,6 +38,7 @@ from ingest.discovery.pass_effects import (
 )
 from ingest.discovery.restart import EVERY_NAMESPACE, Restart, restart_for
 from ingest.discovery.settings import DiscoverySettings
+from ingest.discovery.siblings import LOOK_EVERY_US, SiblingNamespaces
 from ingest.discovery.source import (
     Connected,
     DiscoverySource,
@@ -59,9 +57,8 @@ from projections.notices import DiscoveryNotice, Notice, StatusNotice
 
 MAIL_MAX: Final = 8
 CLOSE_S_MAX: Final = 5.0
-SIBLINGS_EVERY_S: Final = 30.0
-SIBLINGS_NAMED_MAX: Final = 8
-SIBLINGS_S_MAX: Final = 2.0
+PAUSE_S: Final = 0.01  # for a log that sheds; a full disk sheds for long, so pauses are counted
+PAUSES_MAX: Final = 100
 
 Fact = tuple[Any, ...]
 
@@ -82,6 +79,7 @@ class DiscoveryRunner:
     clock_us:     monotonic microseconds.
     make_source:  the source for settings.
     pass_number:  of the last pass that the log knows.
+    is_shedding:  whether more waits for the disk than should; facts then come more slowly.
     """
 
     def __init__(
@@ -95,6 +93,7 @@ class DiscoveryRunner:
         on_notice: Callable[[Notice], object] = lambda notice: None,
         make_source: Callable[[DiscoverySettings], DiscoverySource] = source_of,
         pass_number: int = 0,
+        is_shedding: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings = settings
         self.state = StateChanged(Phase.IDLE, "not started")
@@ -104,6 +103,7 @@ class DiscoveryRunner:
         self._on_notice = on_notice
         self._clock_us = clock_us
         self._make_source = make_source
+        self._is_shedding = is_shedding
         self._machine = self._machine_for(settings, held_digests, pass_number)
         self._source: DiscoverySource | None = None
         self._session: Session | None = None
@@ -113,7 +113,7 @@ class DiscoveryRunner:
         self._wake = asyncio.Event()
         self._due_us: int | None = None
         self._is_stopping = False
-        self._siblings_told: dict[str, tuple[str, ...]] = {}
+        self._siblings = SiblingNamespaces()
         self._siblings_due_us: int | None = None
 
     async def run(self) -> None:
@@ -155,7 +155,8 @@ class DiscoveryRunner:
                 self._due_us = None  # before the mail: a store that never stops talking has a limit too
                 return self._machine.tick(now_us)
             if not self._mail.empty():
-                return self._machine.receive(self._mail.get_nowait(), now_us)
+                await self._let_the_log_catch_up()
+                return self._machine.receive(self._mail.get_nowait(), self._clock_us())
             if self._siblings_due_us is not None and now_us >= self._siblings_due_us:
                 return []
             await self._wait(now_us)
@@ -168,6 +169,13 @@ class DiscoveryRunner:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
+
+    async def _let_the_log_catch_up(self) -> None:
+        """A first pass can be larger than what may wait for the disk: then it is read more slowly."""
+        for _ in range(PAUSES_MAX):
+            if self._is_stopping or not self._is_shedding():
+                return
+            await asyncio.sleep(PAUSE_S)
 
     def _command(self, command: Callable[[], list[Effect]]) -> None:
         self._commands.append(command)
@@ -190,7 +198,7 @@ class DiscoveryRunner:
         effects += self._dropped(restart, shown)
         self.settings = settings
         self._source = None
-        self._siblings_told = {}
+        self._siblings = SiblingNamespaces()
         self._machine = self._machine_for(settings, self._machine.held, self._machine.pass_number)
         if not settings.enabled:
             effects.append(Notify(StatusNotice("discovery was stopped", shown)))
@@ -305,28 +313,19 @@ class DiscoveryRunner:
         while not self._mail.empty():
             self._mail.get_nowait()
 
-    # namespaces that are almost the configured one
-
     async def _look_for_siblings(self) -> None:
         now_us = self._clock_us()
         if self._siblings_due_us is None or now_us < self._siblings_due_us or self._session is None:
             return
-        self._siblings_due_us = now_us + int(SIBLINGS_EVERY_S * 1e6)
-        for namespace in self.settings.namespaces:
-            if self._machine.held.count(Keyspace.INSTANCES, namespace):
-                self._siblings_told.pop(namespace, None)
-                continue
-            try:
-                async with asyncio.timeout(SIBLINGS_S_MAX):
-                    found = await self._session.siblings(namespace, SIBLINGS_NAMED_MAX)
-            except Exception:  # whatever is wrong, the watch will say it
-                return
-            if found and found != self._siblings_told.get(namespace):
-                self._siblings_told[namespace] = found
-                text = f"{namespace}: {', '.join(found)}"
-                self._on_notice(
-                    StatusNotice("namespace has no instance, similar namespaces have", text, "warning")
-                )
+        self._siblings_due_us = now_us + LOOK_EVERY_US
+        held = self._machine.held
+        looked = await self._siblings.look(
+            self._session,
+            self.settings.namespaces,
+            lambda namespace: held.count(Keyspace.INSTANCES, namespace),
+        )
+        for notice in looked:
+            self._on_notice(notice)
 
 
 async def _ended(step: asyncio.Task[None] | None, session: Session | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +51,7 @@ class Watching:
         source: ScriptedSource,
         settings: DiscoverySettings = SETTINGS,
         held: Mapping[HeldKey, bytes] | None = None,
+        is_shedding: Callable[[], bool] = lambda: False,
     ) -> None:
         self.source = source
         self.facts: list[Any] = []
@@ -69,6 +70,7 @@ class Watching:
             lambda: int(loop.time() * 1e6),
             self.notices.append,
             lambda settings: self.source,
+            is_shedding=is_shedding,
         )
         self.task = asyncio.ensure_future(self.runner.run())
 
@@ -438,6 +440,22 @@ async def test_repeated_pass_logs_again_what_the_fold_lost(
     watching.runner.repeat_pass({(1, "prod", first.key): first.value_digest})
     await watching.settled(2)
     assert [fact.key[-1] for fact in watching.of(KeyPut)] == ["1", "2", "2"]
+    await watching.stop()
+
+
+async def test_log_that_sheds_is_given_time_and_one_that_always_sheds_is_not_waited_for(
+    store: MemoryStore, source: ScriptedSource
+) -> None:
+    store.write(instance(1), b"{}")
+    loop = asyncio.get_running_loop()
+    watching = Watching(source, is_shedding=lambda: loop.time() < 0.5)
+    await watching.settled()
+    assert 0.5 <= watching.at[-1] < 1
+    await watching.stop()
+    began = loop.time()
+    watching = Watching(ScriptedSource(store), is_shedding=lambda: True)
+    await watching.settled()
+    assert loop.time() - began < 20
     await watching.stop()
 
 
