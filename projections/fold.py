@@ -206,9 +206,7 @@ class Fold:
             if not intake.is_owner(record):
                 _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
                 return None
-            if record.time < intake.stamp:
-                record = record._replace(time=intake.stamp)  # log time never goes back
-            intake.stamp = record.time
+            record = intake.advance(record)
         elif speaker is Speaker.CHECKPOINT:
             _dropped(IntakeResult.REFUSED_BYTES, record, notices)
             return None

@@ -77,8 +77,7 @@ class Intake:
         if seen is None or sequence <= seen.last_sequence or not seen.is_dirty:
             return False
         seen.last_sequence = sequence
-        seen.seen_at = self.stamp
-        self.stamp = time
+        self.stamp = seen.seen_at = time
         return True
 
     def is_repeated(self, record: Record) -> bool:
@@ -105,8 +104,18 @@ class Intake:
         if fact.epoch != self.owner_epoch + 1:
             return False
         self.owner_writer, self.owner_epoch = record.writer, fact.epoch
-        self.stamp = max(self.stamp, record.time)
+        self.advance(record)
         return True
+
+    def advance(self, record: Record) -> Record:
+        """Move log time to an owner's record that was taken; the record as reducers see it.
+
+        Its time never lies before that of an earlier one.
+        """
+        if record.time < self.stamp:
+            record = record._replace(time=self.stamp)
+        self.stamp = self.writers[record.writer].seen_at = record.time
+        return record
 
     def condemn(self, offset: int) -> None:
         """Remember an offset that every fold skips."""

@@ -189,22 +189,27 @@ class Keyspaces:
             )
 
     def settle_pass(self, fact: PassSettled) -> bool:
-        """The listing is over; whether the fold holds exactly the keys that it saw."""
+        """The listing is over; whether the fold holds exactly the keys that it saw.
+
+        If not, the pass does not count as settled: its reader is to list everything again.
+        """
         keys = digest = 0
         for namespace in fact.namespaces:
             count, part = self._sums.get(namespace, (0, 0))
             keys, digest = keys + count, (digest + part) & U64_MAX
+        is_same = keys == fact.keys and digest == fact.digest
+        for namespace in fact.namespaces:
             self.passes[namespace] = PassHeld(
                 namespace,
                 fact.source,
                 fact.pass_number,
-                True,
+                is_same,
                 False,
                 fact.revision,
                 tuple(sorted(fact.unwatched)),
                 (0, 0, 0, 0),
             )
-        return keys == fact.keys and digest == fact.digest
+        return is_same
 
     def end_pass(self, namespaces: Iterable[str]) -> None:
         """The passes of these namespaces are over; their keys stay."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import xxhash
+
 from projections.events.codec import encode_record
 from projections.events.control import (
     ClockTicked,
@@ -35,6 +37,8 @@ from projections.events.picks import (
     Question,
 )
 from projections.events.signals import Family, SampleReceived, SubscriptionChanged, SubscriptionState
+from projections.fold import Fold
+from projections.registry.keyspace import key_digest_input
 from tests.projections.fleet_script import (
     NS,
     REPLICA,
@@ -72,6 +76,7 @@ class _Teller:
         self.revision = 0
         self.own = 0
         self.frames: dict[int, int] = {}
+        self.fold = Fold()
 
     def say(self, fact: tuple[Any, ...], writer: bytes | None = None, epoch: int | None = None) -> None:
         speaker = FACT_KINDS[KIND_OF_FACT[type(fact)]].speaker
@@ -80,7 +85,15 @@ class _Teller:
         epoch = epoch if epoch is not None else (self.epoch if owns else 0)
         self.time += self.dice.choice((1, 50, 1_000, 200_000))
         self.sequences[writer] = self.sequences.get(writer, 0) + 1
-        self.records.append(encode_record(self.time, writer, epoch, self.sequences[writer], fact))
+        data = encode_record(self.time, writer, epoch, self.sequences[writer], fact)
+        self.fold.apply(len(self.records), data, [])
+        self.records.append(data)
+
+    def again(self) -> None:
+        """A record that was said before is sent again."""
+        data = self.dice.choice(self.records)
+        self.fold.apply(len(self.records), data, [])
+        self.records.append(data)
 
     def open(self) -> None:
         self.epoch += 1
@@ -125,10 +138,19 @@ class _Teller:
                 (
                     PassBegan("etcd", space, number, "ended"),
                     PassSettled("etcd", space, number, 3, 5, self.revision, (4,)),
+                    self.settled(space, number),
+                    self.settled(space, number),
                     PassEnded("etcd", space, number, "compacted"),
                 )
             )
         )
+
+    def settled(self, space: tuple[str, ...], number: int) -> PassSettled:
+        held = self.fold.state.registry.held_digests(space)
+        digest = 0
+        for name, value_digest in held.items():
+            digest += xxhash.xxh3_64_intdigest(key_digest_input(*name, value_digest))
+        return PassSettled("etcd", space, number, len(held), digest % (1 << 64), self.revision)
 
     def signals(self) -> None:
         dice = self.dice
@@ -239,5 +261,5 @@ def story(seed: int, records: int) -> list[bytes]:
         else:
             teller.control()
         if teller.dice.random() < 0.03:
-            teller.records.append(teller.dice.choice(teller.records))  # sent again
+            teller.again()
     return teller.records[:records]

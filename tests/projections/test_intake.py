@@ -54,7 +54,7 @@ def test_the_short_way_of_samples_leaves_the_state_of_the_long_way() -> None:
                 elif not intake.is_owner(one):
                     verdicts.append("foreign")
                 else:
-                    intake.stamp = max(intake.stamp, one.time)
+                    intake.advance(one)
                     verdicts.append("taken")
             assert verdicts[0] == verdicts[1]
             if dice.random() < 0.1:
@@ -65,7 +65,11 @@ def test_the_short_way_of_samples_leaves_the_state_of_the_long_way() -> None:
 def test_the_owner_is_the_first_claim_one_higher() -> None:
     intake = Intake()
     claims = [(b"a", 2), (b"a", 1), (b"b", 1), (b"b", 3), (b"b", 2), (b"c", 2)]
-    won = [intake.open_lane(record(w, n, e), LaneOpened(e, 0, b"", "new")) for n, (w, e) in enumerate(claims)]
+    won = []
+    for number, (writer, epoch) in enumerate(claims, start=1):
+        claim = record(writer, number, epoch)
+        assert not intake.is_repeated(claim)
+        won.append(intake.open_lane(claim, LaneOpened(epoch, 0, b"", "new")))
     assert won == [False, True, False, False, True, False]
     assert intake.owner == (b"b", 2)
     assert intake.is_owner(record(b"b", 9, 2))
@@ -127,6 +131,14 @@ def test_a_writer_is_forgotten_after_a_day_of_silence_and_not_before() -> None:
     script.tick(step=2_000)
     assert script.fold.state.intake.stamp - seen_at > WRITER_FORGOTTEN_US
     assert list(script.fold.state.intake.writers) == [OWNER]
+
+
+@pytest.mark.req("EVS-15")
+def test_an_owner_that_was_away_for_days_is_not_forgotten_by_its_own_tick() -> None:
+    script = Script()
+    script.tick(step=3 * WRITER_FORGOTTEN_US)
+    assert script.fold_bytes(script.records[-1]) is None
+    assert reasons(script) == ["duplicate_record"]
 
 
 def test_the_writer_that_was_silent_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

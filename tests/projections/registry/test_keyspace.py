@@ -108,9 +108,10 @@ def test_settling_tells_whether_both_sides_hold_the_same_keys() -> None:
     keys.put(put(INST, "a", endpoint(1)), 1, [])
     keys.put(put(INST, "a", endpoint(1), namespace="other"), 1, [])
     one = xxhash.xxh3_64_intdigest(key_digest_input(1, NS, "a", put(INST, "a", endpoint(1)).value_digest))
-    assert keys.settle_pass(PassSettled("etcd", (NS,), 1, 1, one, 5))
     assert not keys.settle_pass(PassSettled("etcd", (NS,), 1, 2, one, 5))
+    assert not keys.passes[NS].settled, "its reader is to list everything again"
     assert not keys.settle_pass(PassSettled("etcd", (NS,), 1, 1, one ^ 1, 5))
+    assert keys.settle_pass(PassSettled("etcd", (NS,), 1, 1, one, 5))
     held = keys.passes[NS]
     assert (held.settled, held.ended, held.revision) == (True, False, 5)
     keys.end_pass((NS, "never began"))
@@ -203,6 +204,7 @@ def test_a_drop_takes_keys_and_passes_of_its_namespaces() -> None:
     changes = keys.drop(("a",))
     assert [change.name[2] for change in changes] == ["k1", "k2"]
     assert set(keys.passes) == {"b"} and len(keys) == 2
+    assert set(keys.held_digests(())) == {(1, "b", "k1"), (1, "b", "k2")}
     assert len(keys.drop(())) == 2 and not keys.passes
 
 
