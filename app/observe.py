@@ -214,7 +214,7 @@ class Observer:
         for notice in notices:
             if isinstance(notice, SampleNotice):
                 result = notice.result
-                frames[result] = frames.get(result, 0) + notice.times
+                frames[result] = frames.get(result, 0) + max(0, notice.times)
                 if result is FrameResult.APPLIED:
                     continue
             else:
@@ -226,7 +226,7 @@ class Observer:
 
     def _count(self, notice: Notice) -> None:
         if isinstance(notice, DiscoveryNotice):
-            self._discovery[notice.kind].inc(notice.times)
+            self._discovery[notice.kind].inc(max(0, notice.times))
         elif isinstance(notice, IntakeNotice):
             self._intake[notice.result].inc()
         elif isinstance(notice, WorkersDeparted):
