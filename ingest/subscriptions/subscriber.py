@@ -194,18 +194,23 @@ class Subscriber:
 
     def session_ended(self, reason: Reason, detail: str) -> None:
         """See SessionListener. What waits is told first: it came before the end."""
-        if not self._is_closed:
-            if self._continuity.waiting and not self._ports.is_shedding():
-                self._tell_samples()
-            self._stop_timer()
-            if reason in _COUNTED:
-                self._count(FrameResult.TRANSPORT_REFUSED)
-            self._change(SubscriptionState.BACKOFF, reason, detail)
-        self._continuity = Continuity()
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        try:
+            if not self._is_closed:
+                self._tell_end(reason, detail)
+        finally:  # `run` must go on in any case
+            self._continuity = Continuity()
+            if self._ended is not None and not self._ended.done():
+                self._ended.set_result(None)
 
     # facts
+
+    def _tell_end(self, reason: Reason, detail: str) -> None:
+        if self._continuity.waiting and not self._ports.is_shedding():
+            self._tell_samples()
+        self._stop_timer()
+        if reason in _COUNTED:
+            self._count(FrameResult.TRANSPORT_REFUSED)
+        self._change(SubscriptionState.BACKOFF, reason, detail)
 
     def _tell_ahead(self) -> None:
         """Room is short: tell what waits now, unless that was done too often already."""

@@ -308,6 +308,18 @@ async def test_a_connector_that_breaks_ends_its_session_only(connector: FakeConn
         assert subscriber.state is SubscriptionState.CONNECTED
 
 
+async def test_an_append_that_raises_is_survived(connector: FakeConnector, heard: Heard) -> None:
+    """It must not, but a subscription that then hangs for ever would be worse than the fault."""
+    async with running(connector, heard) as subscriber:
+        object.__setattr__(subscriber._ports, "append", lambda fact: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            connector.peer.say(message(1))
+        object.__setattr__(subscriber._ports, "append", heard.facts.append)
+        await asyncio.sleep(1)
+        assert subscriber.state is SubscriptionState.CONNECTED
+        assert len(connector.peers) == 2
+
+
 async def test_a_closed_subscriber_says_nothing_more(connector: FakeConnector, heard: Heard) -> None:
     async with running(connector, heard) as subscriber:
         peer = connector.peer

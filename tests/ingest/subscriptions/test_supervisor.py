@@ -286,6 +286,19 @@ async def test_a_pause_of_this_process_cuts_everybody_before_a_byte_is_taken(
         assert len(connector.peers) == 4
 
 
+async def test_a_pause_during_a_handshake_breaks_nothing(connector: FakeConnector, heard: Heard) -> None:
+    connector.greets = False
+    paused_s = 0.0
+    async with following(
+        connector, heard, publisher(1), clock_s=lambda: asyncio.get_running_loop().time() + paused_s
+    ) as subscriptions:
+        paused_s = 5.0
+        connector.peer.greet()
+        assert subscriptions.rows()[0].state is SubscriptionState.CONNECTED
+        connector.peer.say(message(1, publisher_id=1))
+        assert len(heard.samples) == 1
+
+
 async def test_a_storm_of_dials_is_bounded(connector: FakeConnector, heard: Heard) -> None:
     connector.default = lambda address: asyncio.Event()  # none ever ends
     async with following(connector, heard, *(publisher(n) for n in range(1000))):
