@@ -41,7 +41,9 @@ def test_the_short_way_of_samples_leaves_the_state_of_the_long_way() -> None:
     for _ in range(300):
         short, long = Intake(), Intake()
         for intake in (short, long):
-            intake.open_lane(record(OWNER, 1, 1, 5), LaneOpened(1, 0, b"", "new"))
+            opening = record(OWNER, 1, 1, 5)
+            assert not intake.is_repeated(opening)
+            assert intake.open_lane(opening, LaneOpened(1, 0, b"", "new"))
         for _ in range(30):
             writer, epoch = dice.choice(((OWNER, 1), (OWNER, 1), (OWNER, 1), (OWNER, 0), (OTHER, 1)))
             one = record(writer, dice.randint(1, 40), epoch, dice.randint(1, 60))
