@@ -54,9 +54,8 @@ def test_damage_is_reported_before_any_record_is_given(tmp_path: Path, damage: s
     data = bytearray(path.read_bytes())
     if damage == "flip":
         data[len(data) // 2] ^= 1
-    path.write_bytes(
-        {"cut": data[: len(data) // 2], "flip": data, "empty": b"", "no footer": data[:-90]}[damage]
-    )
+    damaged = {"cut": data[: len(data) // 2], "flip": data, "empty": bytearray(), "no footer": data[:-90]}
+    path.write_bytes(bytes(damaged[damage]))
     with pytest.raises(LogCorrupt, match="checkpoint"):
         next(store.read(written))
 

@@ -8,6 +8,7 @@ from projections.events.picks import Outcome, PickMade
 from projections.events.ports import MemoryLog
 from replay.engine import Unverifiable, records_of
 from replay.verify import verify
+from router.picker.pick import pick
 from tests.replay.recorded_log import RecordedLog
 
 
@@ -106,7 +107,7 @@ def test_a_picker_that_raises_is_a_difference(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_deliberately_changed_picker_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = verify_module.pick
+    real = pick
 
     def other(view, question, settings, flags):  # type: ignore[no-untyped-def]
         return real(view, question._replace(rotation_decode=question.rotation_decode + 1), settings, flags)

@@ -50,7 +50,7 @@ def value_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.tuples(*map(value_of, args))
     simple: dict[Any, st.SearchStrategy[Any]] = {
         int: st.integers(I64_MIN, U64_MAX),
-        str: st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+        str: st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
         bytes: st.binary(max_size=40),
         bool: st.booleans(),
         float: st.floats(allow_nan=False),
