@@ -176,6 +176,7 @@ class Admin:
             raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick.")
         if self._explanations >= EXPLANATIONS_WAITING_MAX:
             raise RequestRefused(ErrorCode.RATE_LIMITED, "Too many picks are being explained: try again.")
+        self._explanations += 1
         # its own task: a client that leaves must not let a second reading of the log begin
         task = asyncio.get_running_loop().create_task(self._explain(name))
         self._tasks.add(task)
@@ -192,14 +193,11 @@ class Admin:
         return json_answer(json_bytes(found), request_id_of(request))
 
     async def _explain(self, name: str) -> dict[str, Any]:
-        self._explanations += 1
-        try:
-            async with self._explaining:
-                return await asyncio.to_thread(self._sources.explain, name)
-        finally:
-            self._explanations -= 1
+        async with self._explaining:
+            return await asyncio.to_thread(self._sources.explain, name)
 
     def _explained(self, task: asyncio.Task[dict[str, Any]]) -> None:
+        self._explanations -= 1
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever waits is told; nobody may be waiting any more
