@@ -113,8 +113,7 @@ class Client(asyncio.Protocol):
         # the end of chunks, or of a counted stream
         if (
             self._tail.endswith(b"\r\n0\r\n\r\n")
-            or self._tail.endswith(b"data: [DONE]\n\n")
-            and self._counted()
+            or (self._tail.endswith(b"data: [DONE]\n\n") and self._counted())
         ):
             self._latencies.append(time.perf_counter() - self._asked)
             self._left -= 1

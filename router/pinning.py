@@ -24,7 +24,10 @@ from projections.events.picks import DispatchEnded, EndStatus, Fault, PickMade
 
 
 class Moment(NamedTuple):
-    """When an event is seen. elapsed_us: any monotonic clock; log_us: log time."""
+    """When an event is seen. elapsed_us: any monotonic clock.
+
+    log_us: log time; only Ended and ClientGone ask for it, others may say 0.
+    """
 
     elapsed_us: int
     log_us: int
@@ -157,14 +160,14 @@ class Pinning:
         if isinstance(event, Acknowledged):
             self._acknowledged = True
             return self._output()
-        if isinstance(event, Unlogged | WaitOver):
-            self._outage = True
-            return self._output()
         if isinstance(event, AnswerReady):
             return self._answer_ready()
         if isinstance(event, Ended):
             return self._end(event, at)
-        return self._client_gone(event, at)
+        if isinstance(event, ClientGone):
+            return self._client_gone(event, at)
+        self._outage = True
+        return self._output()
 
     def _picked(self, event: Picked, at: Moment) -> list[Effect]:
         if self._pick is not None:

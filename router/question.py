@@ -52,7 +52,7 @@ def estimate_tokens(document: Mapping[str, Any]) -> int:
     if isinstance(messages, list):
         extra += MESSAGE_TOKENS * len(messages)
         for message in messages:
-            if isinstance(message, Mapping):
+            if isinstance(message, dict):
                 _add_content(text, message.get("content"))
     prompt = document.get("prompt")
     if prompt is not None:
@@ -70,7 +70,7 @@ def _add_content(text: _Text, content: object) -> None:
         text.add(content)
     elif isinstance(content, list):
         for part in content:
-            text.add(part.get("text") if isinstance(part, Mapping) else part)
+            text.add(part.get("text") if isinstance(part, dict) else part)
 
 
 def _add_prompt(text: _Text, prompt: object) -> int:

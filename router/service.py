@@ -22,7 +22,7 @@ from projections.events.held import SettingsHeld
 from projections.events.picks import DispatchEnded, Outcome, PickMade, Question
 from projections.view import View
 from router.dispatch.health import Prober
-from router.dispatch.relay import PullRelay, Relay
+from router.dispatch.relay import PushRelay, Relay
 from router.dispatch.shim_pools import PoolTable, Replica, next_replicas
 from router.ingress.keys import Keys
 from router.metrics import RouterMetrics
@@ -92,7 +92,7 @@ class RouterService:
     ) -> None:
         self.log = pick_log
         self.metrics = metrics
-        self.relay: Relay = relay or PullRelay()
+        self.relay: Relay = relay or PushRelay()
         self._picker = picker
         self._rotations = Rotations()
         self._probers: dict[Replica, asyncio.Task[None]] = {}

@@ -135,7 +135,13 @@ class ChunkDecoder:
         place, size = 0, len(data)
         while place < size and not self.done:
             if self._left:
-                end = min(place + self._left, size)
+                end = place + self._left
+                if data[end : end + 2] == b"\r\n":  # all of a chunk is here, the usual case
+                    found.append(data[place:end])
+                    self._left = 0
+                    place = end + 2
+                    continue
+                end = min(end, size)
                 found.append(data[place:end])
                 self._left -= end - place
                 place = end

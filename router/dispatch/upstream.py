@@ -18,7 +18,7 @@ import asyncio
 import select
 import ssl
 from collections import deque
-from typing import Final, NamedTuple, cast, cast
+from typing import Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from projections.bounds import KIB
@@ -88,8 +88,21 @@ class Address(NamedTuple):
         return cls(host, port, tls, parts.path.rstrip("/"), authority.encode("ascii"))
 
 
+class Receiver(Protocol):
+    """Takes a body in the callbacks that bring it. Must not raise."""
+
+    def on_body(self, data: bytes) -> None:
+        """Bytes of the body, never empty."""
+
+    def on_end(self) -> None:
+        """The body was whole."""
+
+    def on_error(self, error: UpstreamError) -> None:
+        """It will not be."""
+
+
 class UpstreamConnection(asyncio.Protocol):
-    """One connection, one request at a time: `send`, `head`, `read` until b"", then again."""
+    """One connection, one request at a time: `send`, `head`, then `read` until b"" or `push_to`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -109,8 +122,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = 0
         self._bodiless = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
         self._due_s = 0.0
         self._due_cause = ""
+        self._receiver: Receiver | None = None
+        self._idle_s = 0.0
+        self._total_due_s = 0.0
         self.idle_since_s = 0.0
 
     # callbacks of the transport
@@ -159,7 +176,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._error = UpstreamLost("connection lost", unsent=self._known_unsent())
         self._transport = None
         self._cancel_timer()
-        self._wake()
+        self._tell()
 
     # one request
 
@@ -174,6 +191,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._answered = False
         self._unsent = False
         self._interim = 0
+        self._receiver = None
         self._bodiless = bodiless
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -189,11 +207,14 @@ class UpstreamConnection(asyncio.Protocol):
         """Expire with `cause` at loop time `due_s`, unless another limit is set before."""
         self._due_cause = cause
         self._due_s = due_s
+        # a timer that rings too early rings again: moving it at every byte costs more
         if self._timer is None:
             self._timer = self._loop.call_at(due_s, self._on_timer)
-        elif self._timer.when() > due_s:
+            self._timer_s = due_s
+        elif self._timer_s > due_s:
             self._timer.cancel()
             self._timer = self._loop.call_at(due_s, self._on_timer)
+            self._timer_s = due_s
 
     async def head(self) -> AnswerHead:
         """The answer's head. Raises UpstreamLost, UpstreamExpired."""
@@ -212,6 +233,51 @@ class UpstreamConnection(asyncio.Protocol):
                 raise self._error
             await self._wait()
         return self._take_buffered()
+
+    def push_to(self, receiver: Receiver | None, idle_s: float = 0.0, due_s: float = 0.0) -> None:
+        """Hand the rest of the body to a receiver as it comes, instead of `read`; None ends that.
+
+        idle_s: longest silence, from each piece on. due_s: loop time of the last byte.
+        """
+        self._receiver = receiver
+        self._idle_s, self._total_due_s = idle_s, due_s
+        if receiver is None:
+            return
+        self._renew_limit()
+        if self._chunks:
+            receiver.on_body(self._take_buffered())
+        self._tell()
+
+    def hold(self) -> None:
+        """Stop reading: the receiver is full."""
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused = False
+            self._renew_limit()
+            if self._transport is not None:
+                self._transport.resume_reading()
+
+    def _renew_limit(self) -> None:
+        silent_s = self._loop.time() + self._idle_s
+        if silent_s < self._total_due_s:
+            self.limit(IDLE, silent_s)
+        else:
+            self.limit(TOTAL, self._total_due_s)
+
+    def _tell(self) -> None:
+        """Wake whoever reads, or tell the receiver how it stands."""
+        receiver = self._receiver
+        if receiver is None:
+            self._wake()
+        elif self._complete:
+            receiver.on_end()
+        elif self._error is not None:
+            receiver.on_error(self._error)
 
     def _take_buffered(self) -> bytes:
         chunks = self._chunks
@@ -266,8 +332,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._break(UpstreamLost("closed by the router"))
 
     def rest(self) -> None:
-        """Go idle: no limit is in force."""
-        self._cancel_timer()
+        """Go idle. A timer that is left finds nothing to do, or serves the next request."""
         self.idle_since_s = self._loop.time()
 
     # inside
@@ -305,40 +370,53 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
 
     def _take_body(self, data: bytes) -> None:
+        surplus = b""
         if self._decoder is not None:
-            for piece in self._decoder.feed(data):
+            pieces = self._decoder.feed(data)
+            if self._decoder.done:
+                self._complete = True
+                surplus = self._decoder.surplus
+        else:
+            pieces, surplus = self._counted(data)
+        if self._receiver is not None:
+            self._push(pieces)
+        else:
+            for piece in pieces:
                 self._chunks.append(piece)
                 self._buffered += len(piece)
-            if self._decoder.done:
-                surplus = self._decoder.surplus
-                self._finish()
-                if surplus:
-                    self._break(UpstreamLost("bytes after the answer"))
-        else:
-            self._take_counted(data)
-        if self._buffered > BUFFER_HIGH_BYTES and not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
-        self._wake()
+            if self._buffered > BUFFER_HIGH_BYTES:
+                self.hold()
+        if surplus:
+            self._break(UpstreamLost("bytes after the answer"))
+        elif self._complete or self._receiver is None:
+            self._tell()
 
-    def _take_counted(self, data: bytes) -> None:
+    def _push(self, pieces: list[bytes]) -> None:
+        receiver = self._receiver
+        if not pieces or receiver is None:
+            return
+        self._due_s = self._loop.time() + self._idle_s
+        self._due_cause = IDLE
+        if self._due_s > self._total_due_s:
+            self._due_s, self._due_cause = self._total_due_s, TOTAL
+        receiver.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def _counted(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """Pieces of a body that is counted or ends with the connection, and what is beyond it."""
         head = self._head
         if head is None or head.framing is Framing.UNTIL_CLOSE:
-            self._chunks.append(data)
-            self._buffered += len(data)
-            return
-        piece = data if len(data) <= self._left else data[: self._left]
-        self._chunks.append(piece)
-        self._buffered += len(piece)
-        self._left -= len(piece)
-        if not self._left:
-            self._finish()
-            if len(piece) != len(data):
-                self._break(UpstreamLost("bytes after the answer"))
+            return [data], b""
+        left = self._left
+        if len(data) < left:
+            self._left = left - len(data)
+            return [data], b""
+        self._left = 0
+        self._complete = True
+        return [data[:left]], data[left:]
 
     def _finish(self) -> None:
         self._complete = True
-        self._wake()
+        self._tell()
 
     def _break(self, error: UpstreamError) -> None:
         if self._error is None:
@@ -346,7 +424,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._cancel_timer()
         if self._transport is not None:
             self._transport.abort()
-        self._wake()
+        self._tell()
 
     def _known_unsent(self) -> bool:
         return self._unsent and not self._answered
@@ -359,6 +437,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._due_s = max(self._due_s, self._loop.time() + 1.0)
         if self._loop.time() < self._due_s:
             self._timer = self._loop.call_at(self._due_s, self._on_timer)
+            self._timer_s = self._due_s
             return
         self._break(UpstreamExpired(self._due_cause))
 

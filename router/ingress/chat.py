@@ -13,8 +13,8 @@ on the way out, and the cancellation goes on (B-093, B-094, B-108).
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-import uuid
 from typing import Final
 
 from aiohttp import web
@@ -26,7 +26,7 @@ from router.dispatch.refusals import NO_REPLICA
 from router.dispatch.relay import RelayEnd
 from router.dispatch.shim_client import Begun, NotServed, Order, Tries
 from router.dispatch.usage import NO_USAGE, TAIL_BYTES, Usage, usage_of
-from router.ingress.answers import begun_answer, error_answer, whole_answer
+from router.ingress.answers import RelayedAnswer, error_answer
 from router.ingress.bodies import ChatBody, read_body
 from router.ingress.client_body import read_client_body
 from router.ingress.errors import ErrorCode, RequestRefused, error_event
@@ -50,7 +50,7 @@ STUCK_CLIENT_GRACE_S: Final = 1.0  # after the total deadline, for the error eve
 
 def request_id_of(request: web.BaseRequest) -> str:
     """The client's request id if it may stand, else a new one."""
-    return accepted_request_id(request.headers.get(REQUEST_ID)) or uuid.uuid4().hex
+    return accepted_request_id(request.headers.get(REQUEST_ID)) or os.urandom(16).hex()
 
 
 class ChatRoute:
@@ -216,45 +216,46 @@ class Passage:
         told = self.told()
         if self._discloses:
             told.extend(disclosure(begun.replica.name, None if pinned is None else pinned.pins))
+        answer = RelayedAnswer(self._request, begun.head, self.request_id, told)
         try:
             if begun.whole:
                 self._end(begun, pinned, EndStatus.OK, usage_of(begun.first[-TAIL_BYTES:]))
                 begun.close()
-                if self._pinned is not None:
-                    await self._pinned.output()
-                return whole_answer(begun.head, begun.first, self.request_id, told)
             if self._pinned is not None:
                 await self._pinned.output()
-            return await self._stream(begun, pinned, told)
+            if begun.whole:
+                return answer.whole(begun.first)
+            return await self._stream(begun, pinned, answer)
+        except ConnectionError:  # the client has gone: `finally` ends the dispatch
+            return answer.sent()
         finally:
             if pinned is not None and not pinned.has_ended:
                 pinned.client_gone(begun)
             begun.close()
 
     async def _stream(
-        self, begun: Begun, pinned: PinnedRequest | None, told: list[tuple[str, str]]
+        self, begun: Begun, pinned: PinnedRequest | None, answer: RelayedAnswer
     ) -> web.StreamResponse:
-        answer = begun_answer(begun.head, self.request_id, told)
-        late = self._loop.call_at(self._due_s + STUCK_CLIENT_GRACE_S, self._drop_client)
+        late = self._loop.call_at(self._due_s + STUCK_CLIENT_GRACE_S, answer.cut)
         try:
-            await answer.prepare(self._request)
             idle_us = self._frontage.settings.deadlines.idle_us
             relayed = await self._service.relay.run(begun, answer, idle_us, self._due_s)
-            if relayed.end is RelayEnd.WHOLE:
-                self._end(begun, pinned, EndStatus.OK, relayed.usage)
-                return answer
-            expired = relayed.end is RelayEnd.EXPIRED
-            self._end(begun, pinned, EndStatus.EXPIRED if expired else EndStatus.FAILED, relayed.usage)
-            await self._break_off(begun, answer, expired, relayed.between_events)
-        except ConnectionError:
-            pass  # the client has gone: _relay's `finally` ends the dispatch
         except asyncio.CancelledError:
-            if self._loop.time() >= self._due_s:  # it was we who dropped it
+            if self._loop.time() >= self._due_s:  # it was we who cut it
                 self._end(begun, pinned, EndStatus.EXPIRED, NO_USAGE)
             raise
         finally:
             late.cancel()
-        return answer
+        if relayed.end is RelayEnd.WHOLE:
+            self._end(begun, pinned, EndStatus.OK, relayed.usage)
+            return answer.finish()
+        expired = relayed.end is RelayEnd.EXPIRED
+        self._end(begun, pinned, EndStatus.EXPIRED if expired else EndStatus.FAILED, relayed.usage)
+        if not begun.is_stream:
+            return answer.cut()
+        code = ErrorCode.UPSTREAM_TIMEOUT if expired else ErrorCode.UPSTREAM_FAILED
+        answer.write((b"" if relayed.between_events else b"\n\n") + error_event(code))
+        return answer.finish()
 
     def _end(self, begun: Begun, pinned: PinnedRequest | None, status: EndStatus, usage: Usage) -> None:
         if pinned is None:
@@ -263,21 +264,6 @@ class Passage:
         if row is not None and status is EndStatus.OK:
             status = row.end
         pinned.end(status, Fault.NONE, begun.head.status, begun.replica.name, begun.first_byte_s, usage)
-
-    async def _break_off(
-        self, begun: Begun, answer: web.StreamResponse, expired: bool, between_events: bool
-    ) -> None:
-        """Tell the client that a begun answer will not be whole: an error event in a stream, a cut else."""
-        if not begun.is_stream:
-            self._drop_client()
-            return
-        code = ErrorCode.UPSTREAM_TIMEOUT if expired else ErrorCode.UPSTREAM_FAILED
-        await answer.write((b"" if between_events else b"\n\n") + error_event(code))
-
-    def _drop_client(self) -> None:
-        transport = self._request.transport
-        if transport is not None:
-            transport.abort()
 
     def _now_us(self) -> int:
         return int(self._loop.time() * 1_000_000)

@@ -141,7 +141,8 @@ class PinnedRequest:
         return None if moment_s is None else max(0, int((moment_s - self._sent_s) * 1_000_000))
 
     def _handle(self, event: Event) -> None:
-        moment = Moment(int(self._loop.time() * 1_000_000), self._log.log_time()[0])
+        log_us = self._log.log_time()[0] if isinstance(event, (Ended, ClientGone)) else 0
+        moment = Moment(int(self._loop.time() * 1_000_000), log_us)
         for effect in self._machine.on_event(event, moment):
             self._carry_out(effect)
 

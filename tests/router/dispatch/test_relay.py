@@ -6,13 +6,15 @@ import asyncio
 import json
 import socket
 import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from projections.events.picks import EndStatus
 from projections.registry.fleet import Role
-from router.dispatch.relay import PullRelay, RelayEnd
-from router.dispatch.upstream import UpstreamExpired, UpstreamLost
+from router.dispatch.relay import PushRelay, Relayed, RelayEnd
+from router.dispatch.upstream import UpstreamConnection
 from router.dispatch.usage import Usage
 from tests.router.fake_frontend import FakeFrontend, running
 from tests.router.rig import fleet_of, rig, settings_for, until, worker
@@ -21,71 +23,151 @@ FLEET = fleet_of(worker(31, Role.AGGREGATED))
 MIB = 1024 * 1024
 
 
-class _Connection:
-    """A backend connection that says what it is given."""
+class _Sink:
+    """A client that may be slow, or gone."""
 
-    def __init__(self, pieces: list[bytes | Exception]) -> None:
-        self._pieces = pieces
-        self.limits: list[tuple[str, float]] = []
+    def __init__(self) -> None:
+        self.data = b""
+        self.is_full = False
+        self.gone = False
+        self.room = asyncio.Event()
 
-    @property
-    def is_drained(self) -> bool:
-        return not self._pieces
+    def begin(self) -> bytes:
+        return b"HEAD "
 
-    def limit(self, cause: str, due_s: float) -> None:
-        self.limits.append((cause, due_s))
+    def write(self, data: bytes, head: bytes = b"") -> None:
+        if self.gone:
+            raise ConnectionResetError
+        self.data += head + data
 
-    async def read(self) -> bytes:
-        piece = self._pieces.pop(0)
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
+    async def drained(self) -> None:
+        await self.room.wait()
+        if self.gone:
+            raise ConnectionResetError
+        self.is_full = False
 
 
 class _Begun:
-    def __init__(self, first: bytes, *pieces: bytes | Exception) -> None:
+    """The beginning of an answer on a real connection whose peer is the test."""
+
+    def __init__(self, connection: UpstreamConnection, first: bytes) -> None:
+        self.connection = connection
         self.first = first
-        self.connection = _Connection(list(pieces))
 
 
-class _Sink:
-    def __init__(self) -> None:
-        self.data = b""
+@asynccontextmanager
+async def moving(
+    sink: _Sink, idle_us: int = 5_000_000, total_s: float = 60.0
+) -> AsyncIterator[tuple[asyncio.Task[Relayed], socket.socket]]:
+    """A relay under way: its task, and the backend's end of the connection."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    _, connection = await loop.create_connection(lambda: UpstreamConnection(loop), sock=ours)
+    connection.send(b"GET / HTTP/1.1\r\n\r\n", b"")
+    theirs.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")
+    await connection.head()
+    begun = _Begun(connection, await connection.read())
+    task = asyncio.create_task(PushRelay().run(begun, sink, idle_us, loop.time() + total_s))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    yield task, theirs
+    connection.abort()
+    theirs.close()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0)
 
-    async def write(self, data: bytes) -> None:
-        self.data += data
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n" % len(data) + data + b"\r\n"
 
 
-async def relay(begun: _Begun, due_s: float = 1e9) -> tuple[RelayEnd, Usage, bool, bytes]:
-    sink = _Sink()
-    result = await PullRelay().run(begun, sink, 5_000_000, due_s)  # type: ignore[arg-type]
-    return result.end, result.usage, result.between_events, sink.data
+USAGE = b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
 
 
 async def test_whole_answer_goes_through_and_its_usage_is_seen() -> None:
-    usage = b'data: {"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
-    end, counts, _, data = await relay(_Begun(b"data: a\n\n", usage, b"data: [DONE]\n\n"))
-    assert (end, counts) == (RelayEnd.WHOLE, Usage(1, 2, None))
-    assert data == b"data: a\n\n" + usage + b"data: [DONE]\n\n"
+    sink = _Sink()
+    async with moving(sink) as (task, backend):
+        backend.sendall(chunk(b"data: a\n\n") + chunk(USAGE)[:10])
+        await until(lambda: b"data: a" in sink.data)
+        backend.sendall(chunk(USAGE)[10:] + b"0\r\n\r\n")
+        assert await task == (RelayEnd.WHOLE, Usage(1, 2, None), True)
+        assert sink.data == b"HEAD firstdata: a\n\n" + USAGE
 
 
-async def test_ends_are_told_apart() -> None:
-    lost = await relay(_Begun(b"data: a\n\n", b"data: {", UpstreamLost("x")))
-    assert (lost[0], lost[2], lost[3]) == (RelayEnd.LOST, False, b"data: a\n\ndata: {")
-    expired = await relay(_Begun(b"data: a\n\n", UpstreamExpired("idle")))
-    assert (expired[0], expired[2]) == (RelayEnd.EXPIRED, True)
+async def test_end_that_came_before_the_relay_began_is_not_missed() -> None:
+    sink = _Sink()
+    async with moving(sink) as (task, backend):
+        backend.sendall(chunk(b"x") + b"0\r\n\r\n")
+        assert (await task).end is RelayEnd.WHOLE
+        assert sink.data == b"HEAD firstx"
 
 
-async def test_silence_is_limited_by_the_nearer_deadline() -> None:
-    now = asyncio.get_running_loop().time()
-    begun = _Begun(b"a", b"b")
-    await relay(begun, now + 1.0)
-    assert begun.connection.limits == [("total", now + 1.0)]
-    begun = _Begun(b"a", b"b")
-    await relay(begun, now + 100.0)
-    ((cause, due_s),) = begun.connection.limits
-    assert cause == "idle"
-    assert now + 5.0 <= due_s <= now + 15.0
+@pytest.mark.parametrize(("last", "between"), [(b"data: a\n\n", True), (b"data: {", False)])
+async def test_lost_backend_is_told_and_where_it_stopped(last: bytes, between: bool) -> None:
+    async with moving(_Sink()) as (task, backend):
+        backend.sendall(chunk(last))
+        backend.close()
+        relayed = await task
+        assert (relayed.end, relayed.between_events) == (RelayEnd.LOST, between)
+
+
+@pytest.mark.req("DYN-17")
+@pytest.mark.parametrize(("idle_us", "total_s"), [(50_000, 60.0), (60_000_000, 0.05)])
+async def test_silence_is_limited_by_the_nearer_deadline(idle_us: int, total_s: float) -> None:
+    async with moving(_Sink(), idle_us, total_s) as (task, _):
+        assert (await task).end is RelayEnd.EXPIRED
+
+
+async def test_every_piece_moves_the_silence_on() -> None:
+    sink = _Sink()
+    async with moving(sink, 300_000) as (task, backend):
+        for number in range(4):
+            backend.sendall(chunk(b"%d" % number))
+            await asyncio.wait({task}, timeout=0.15)
+        assert not task.done()
+        assert sink.data == b"HEAD first0123"
+        assert (await task).end is RelayEnd.EXPIRED
+
+
+async def test_full_client_stops_the_reading_until_it_has_room() -> None:
+    sink = _Sink()
+    async with moving(sink) as (task, backend):
+        sink.is_full = True
+        backend.sendall(chunk(b"a"))
+        await until(lambda: sink.data.endswith(b"a"))
+        backend.sendall(chunk(b"b") + b"0\r\n\r\n")
+        await asyncio.wait({task}, timeout=0.05)
+        assert sink.data == b"HEAD firsta"
+        sink.room.set()
+        assert (await task).end is RelayEnd.WHOLE
+        assert sink.data == b"HEAD firstab"
+
+
+async def test_slow_client_is_not_taken_for_a_silent_backend() -> None:
+    sink = _Sink()
+    async with moving(sink, 50_000) as (task, backend):
+        sink.is_full = True
+        backend.sendall(chunk(b"a"))
+        await asyncio.wait({task}, timeout=0.3)
+        assert not task.done()
+        sink.room.set()
+        backend.sendall(b"0\r\n\r\n")
+        assert (await task).end is RelayEnd.WHOLE
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_client_that_has_gone_ends_the_relay(slow: bool) -> None:
+    sink = _Sink()
+    async with moving(sink) as (task, backend):
+        sink.is_full = slow
+        if slow:
+            backend.sendall(chunk(b"a"))
+            await until(lambda: sink.data.endswith(b"a"))
+        sink.gone = True
+        sink.room.set()
+        backend.sendall(chunk(b"b") * 3)
+        with pytest.raises(ConnectionError):
+            await task
 
 
 async def slow_client(port: int) -> socket.socket:
