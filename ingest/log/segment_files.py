@@ -20,6 +20,7 @@ PLAIN = ".seg"
 COMPRESSED = ".seg.zst"
 UNFINISHED = ".tmp"
 LOCK_NAME = "lock"
+_ZEROS = bytes(1 << 20)
 LOCK_WAIT_S = 0.5  # a reader that looks whether an owner lives holds the lock for an instant
 
 
@@ -55,8 +56,20 @@ class Disk:
         """fdatasync: data and whatever is needed to read it back."""
         os.fdatasync(fd)
 
+    def write_zeros(self, fd: int, start: int, size: int) -> None:
+        """Take room ahead that is written once already.
+
+        Data that later replaces written blocks changes nothing else in the file system, so
+        its fdatasync has no journal to wait for: 0.09 ms against 0.2 to 2.5 ms measured
+        on ext4, where taking blocks without writing them gained nothing.
+        """
+        while size > 0:
+            step = min(size, len(_ZEROS))
+            self.write(fd, _ZEROS[:step], start)
+            start, size = start + step, size - step
+
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """Take room ahead, zeros; nothing where the file system cannot."""
+        """Take blocks without writing them; nothing where the file system cannot."""
         try:
             os.posix_fallocate(fd, start, size)
         except OSError as problem:

@@ -214,12 +214,15 @@ class SegmentLog:
         if upto <= tail.allocated:
             return
         target = max(upto, min(tail.position + self.settings.allocate_bytes, self.settings.segment_bytes))
+        start = max(tail.position, tail.allocated)
         try:
-            self.disk.allocate(tail.fd, tail.position, target - tail.position)
+            self.disk.write_zeros(tail.fd, start, target - start)
         except OSError as problem:
+            with suppress(OSError):
+                self.disk.truncate(tail.fd, start)
             if not is_full(problem) or target == upto:
                 raise
-            self.disk.allocate(tail.fd, tail.position, size)
+            self.disk.write_zeros(tail.fd, start, upto - start)
             target = upto
         tail.allocated = target
 

@@ -13,7 +13,7 @@ class SegmentSettings:
 
     segment_bytes:    a segment is sealed before it grows beyond this.
     segment_age_us:   and when its records span this much.
-    allocate_bytes:   room is taken ahead in such steps.
+    allocate_bytes:   room is taken ahead, and zeroed, in such steps.
     reserve_bytes:    kept for critical records when the disk is full.
     retention_age_us: sealed segments whose newest record is older may go.
     retention_bytes:  the oldest go while all segments take more; None: `retention_share`.
@@ -24,7 +24,7 @@ class SegmentSettings:
 
     segment_bytes: int = 256 * MIB
     segment_age_us: int = 3600 * SECOND_US
-    allocate_bytes: int = 16 * MIB
+    allocate_bytes: int = 4 * MIB
     reserve_bytes: int = RESERVE_BYTES
     retention_age_us: int = 7 * 24 * 3600 * SECOND_US
     retention_bytes: int | None = None
