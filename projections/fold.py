@@ -100,6 +100,9 @@ class Fold:
         self._check = mark.check
         self._began_at = -1 if mark is NOTHING else 0  # a checkpoint holds everything before it
         self._stopped: FoldStopped | None = None
+        # What every sample needs, at hand.
+        self._intake, self._status = self.state.intake, self.state.status
+        self._registry, self._apply_sample = self.state.registry, self.state.load.apply_sample
         self._reducers: dict[int, Callable[[Record, list[Notice]], object]] = {
             **dict.fromkeys(_DISCOVERY_KINDS, self._discovery),
             int(Kind.SAMPLE_RECEIVED): self._sample,
@@ -154,8 +157,9 @@ class Fold:
     def apply_batch(self, batch: RecordBatch, notices: list[Notice], limit: int | None = None) -> None:
         """Fold the first `limit` records of a committed batch, all of them without a limit."""
         apply = self.apply
-        for index, data in enumerate(batch.records if limit is None else batch.records[:limit]):
-            apply(batch.first_offset + index, data, notices)
+        records = batch.records if limit is None else batch.records[:limit]
+        for offset, data in enumerate(records, start=batch.first_offset):
+            apply(offset, data, notices)
 
     def apply(self, offset: int, data: bytes, notices: list[Notice]) -> tuple[Any, ...] | None:
         """Fold one committed record. Returns its fact, None where it took no effect.
@@ -178,14 +182,24 @@ class Fold:
             return None
         _, check, kind, time, writer, epoch, sequence, fact = record
         self._offset, self._check = offset, check
-        state = self.state
-        intake, status = state.intake, state.status
+        status = self._status
         status.tick_records += 1
         status.tick_check_sum = (status.tick_check_sum + check) & U64_MAX
         try:
-            if kind == _SAMPLE and intake.takes_next(writer, epoch, sequence, time):
-                notices += state.load.apply_sample(record, state.registry)
-                return fact
+            if kind == _SAMPLE:
+                intake = self._intake
+                seen = intake.owner_seen
+                if (
+                    writer == intake.owner_writer
+                    and sequence > seen.last_sequence
+                    and time > intake.stamp
+                    and epoch == intake.owner_epoch
+                    and seen.is_dirty
+                ):  # the owner's next one: what `_take` would do, without its calls
+                    seen.last_sequence = sequence
+                    intake.stamp = seen.seen_at = time
+                    notices += self._apply_sample(record, self._registry)
+                    return fact
             return self._take(record, notices)
         except FoldStopped as stop:
             self._stopped = stop

@@ -48,6 +48,8 @@ class Intake:
 
     stamp: newest owner stamp, microseconds of log time, 0 before the first.
     condemned: offsets that every fold skips, as far as the log has said so.
+    owner_seen: the entry of the owner's writer. Only while it `is_dirty` is it an entry, and
+    only then may a record be taken by it alone; the fold does so for samples.
     """
 
     def __init__(self) -> None:
@@ -56,6 +58,7 @@ class Intake:
         self.fold_mode: tuple[int, ...] = ()
         self.condemned: tuple[int, ...] = ()
         self.writers: dict[bytes, SeenWriter] = {}
+        self.owner_seen = SeenWriter(b"", 0, 0)
         self._dirty: list[SeenWriter] = []
         self._digest = 0
         self._oldest_seen_at = 0  # no writer is older; a hint that saves walks
@@ -64,21 +67,6 @@ class Intake:
     def owner(self) -> tuple[bytes, int] | None:
         """(writer, epoch) whose facts count, None before the first LaneOpened."""
         return (self.owner_writer, self.owner_epoch) if self.owner_epoch else None
-
-    def takes_next(self, writer: bytes, epoch: int, sequence: int, time: int) -> bool:
-        """Take the usual record of a busy log: the owner's next one, later than its last one.
-
-        False: nothing was taken, ask `is_repeated` and `is_owner`. Where this says True they
-        would have let the record pass and have left the same state.
-        """
-        if writer != self.owner_writer or epoch != self.owner_epoch or time <= self.stamp:
-            return False
-        seen = self.writers.get(writer)
-        if seen is None or sequence <= seen.last_sequence or not seen.is_dirty:
-            return False
-        seen.last_sequence = sequence
-        self.stamp = seen.seen_at = time
-        return True
 
     def is_repeated(self, record: Record) -> bool:
         """Whether this writer's record was taken before; otherwise it counts as taken now."""
@@ -114,7 +102,8 @@ class Intake:
         """
         if record.time < self.stamp:
             record = record._replace(time=self.stamp)
-        self.stamp = self.writers[record.writer].seen_at = record.time
+        self.owner_seen = self.writers[record.writer]
+        self.stamp = self.owner_seen.seen_at = record.time
         return record
 
     def condemn(self, offset: int) -> None:

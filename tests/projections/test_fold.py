@@ -11,6 +11,7 @@ import msgpack
 import pytest
 import xxhash
 
+from projections import fold as module
 from projections.events.codec import encode_record
 from projections.events.control import FoldModeAdopted, RecordCondemned
 from projections.events.discovery import Keyspace
@@ -112,6 +113,25 @@ def test_every_record_sent_twice_gives_the_state_of_once() -> None:
     assert once.state.registry.digest == twice.state.registry.digest
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_the_short_way_of_samples_leaves_the_state_of_the_long_way(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests asked now and then end the short way's permission, so both ways alternate."""
+    records = story(seed=100 + seed, records=500)
+    told: list[list[Notice]] = [[], []]
+    short = Fold()
+    for offset, data in enumerate(records):
+        short.apply(offset, data, told[0])
+        if offset % 37 == 0:
+            short.digests()
+    monkeypatch.setattr(module, "_SAMPLE", -1)
+    long = Fold()
+    for offset, data in enumerate(records):
+        long.apply(offset, data, told[1])
+    assert short.digests() == long.digests() and told[0] == told[1]
+
+
 def test_the_mark_is_the_newest_record_and_offsets_may_jump() -> None:
     script = Script(opened=False)
     assert script.fold.mark == NOTHING
@@ -171,21 +191,20 @@ def test_a_fold_mode_that_this_release_lacks_stops_the_fold() -> None:
 
 
 def test_a_reducer_that_raises_stops_the_fold_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script()
-    script.worker(7)
-    poison = script.fold.mark.offset + 1
-
     def broken(*_: object) -> None:
         raise KeyError("torn")
 
     with monkeypatch.context() as patch:
         patch.setattr(LoadStore, "apply_sample", broken)
+        script = Script()
+        script.worker(7)
+        poison = script.fold.mark.offset + 1
         with pytest.raises(FoldStopped, match="KeyError") as stop:
             script.sample(7, sequence=1)
-    assert stop.value.offset == poison
-    with pytest.raises(FoldStopped) as again:
-        script.sample(7, sequence=2)
-    assert again.value is stop.value
+        assert stop.value.offset == poison and script.fold.stopped is stop.value
+        with pytest.raises(FoldStopped) as again:
+            script.sample(7, sequence=2)
+        assert again.value is stop.value
 
     records = script.records[: poison + 1]
     restarted = Script(refold(records, condemned=frozenset((poison,))))

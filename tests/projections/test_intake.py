@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from projections import intake as module
@@ -33,35 +31,6 @@ def test_a_sequence_is_taken_once_and_may_skip() -> None:
     taken = [not intake.is_repeated(record(b"w", n)) for n in (1, 2, 2, 1, 5, 4, 6)]
     assert taken == [True, True, False, False, True, False, True]
     assert not intake.is_repeated(record(b"v", 1)), "each writer counts for itself"
-
-
-def test_the_short_way_of_samples_leaves_the_state_of_the_long_way() -> None:
-    """Whatever the order of writers, epochs, sequences and times: same verdicts, same digest."""
-    dice = random.Random(7)
-    for _ in range(300):
-        short, long = Intake(), Intake()
-        for intake in (short, long):
-            opening = record(OWNER, 1, 1, 5)
-            assert not intake.is_repeated(opening)
-            assert intake.open_lane(opening, LaneOpened(1, 0, b"", "new"))
-        for _ in range(30):
-            writer, epoch = dice.choice(((OWNER, 1), (OWNER, 1), (OWNER, 1), (OWNER, 0), (OTHER, 1)))
-            one = record(writer, dice.randint(1, 40), epoch, dice.randint(1, 60))
-            verdicts = []
-            for intake in (short, long):
-                if intake is short and intake.takes_next(one.writer, one.epoch, one.sequence, one.time):
-                    verdicts.append("taken")
-                elif intake.is_repeated(one):
-                    verdicts.append("repeated")
-                elif not intake.is_owner(one):
-                    verdicts.append("foreign")
-                else:
-                    intake.advance(one)
-                    verdicts.append("taken")
-            assert verdicts[0] == verdicts[1]
-            if dice.random() < 0.1:
-                assert short.digest == long.digest
-        assert short.digest == long.digest and list(short.held()) == list(long.held())
 
 
 def test_the_owner_is_the_first_claim_one_higher() -> None:
