@@ -150,10 +150,13 @@ def serve(
     """Run a router with the embedded log: watch the fleet, pick, log, and relay."""
     if routers > 1:
         fail(EXIT_USAGE, f"--routers {routers} is not in this release", "leave it out: one router serves")
+    from app.data_ceilings import say_overcommitted
     from app.serve import serve as run_router
 
     with refusals_told():
-        raise typer.Exit(run_router(_loaded(config), data))
+        loaded = _loaded(config)
+        say_overcommitted(loaded.config, data)
+        raise typer.Exit(run_router(loaded, data))
 
 
 def follower(config: ConfigOption = None, data: DataOption = DEFAULT_DATA) -> None:

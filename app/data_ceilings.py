@@ -1,0 +1,65 @@
+"""How much the stores of a data directory may take, against the disk that they share.
+
+Each store has its own byte ceiling. Together they may promise more than there is; then the
+log would shed long before its retention says so. That is told at start, with figures.
+
+Source: contract, section 5; decision 15.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from app.config_model import Config
+from app.part_settings import bytes_of
+from ingest.log.segment_files import Disk
+from projections.bounds import RESERVE_BYTES
+
+log = structlog.get_logger("picklog.config")
+
+
+class Ceilings(NamedTuple):
+    """Bytes that each store may take. reserve: kept for picks, ends and control records."""
+
+    log: int
+    raw: int
+    checkpoints: int
+    reserve: int
+
+    @property
+    def sum_bytes(self) -> int:
+        """All of them together."""
+        return self.log + self.raw + self.checkpoints + self.reserve
+
+
+def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
+    """The ceilings in force on a file system of that size."""
+    raw = config.log.raw
+    return Ceilings(
+        bytes_of(config.log.retention.bytes, file_system_bytes),
+        bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
+        bytes_of(config.checkpoints.bytes, file_system_bytes),
+        RESERVE_BYTES,
+    )
+
+
+def say_overcommitted(config: Config, data: Path, disk: Disk | None = None) -> bool:
+    """Warn where the ceilings exceed the disk of the data directory. Returns whether they do."""
+    folder = next((one for one in (data, *data.absolute().parents) if one.is_dir()), Path("/"))
+    total = (disk or Disk()).total_bytes(folder)
+    ceilings = ceilings_of(config, total)
+    if ceilings.sum_bytes <= total:
+        return False
+    log.warning(
+        "the stores may take more than the disk holds",
+        file_system_bytes=total,
+        sum_bytes=ceilings.sum_bytes,
+        log_bytes=ceilings.log,
+        raw_bytes=ceilings.raw,
+        checkpoints_bytes=ceilings.checkpoints,
+        remedy="lower log.retention.bytes, log.raw.bytes or checkpoints.bytes",
+    )
+    return True
