@@ -261,8 +261,7 @@ class DiscoveryRunner:
         except Exception as fault:  # a source's own fault must not end discovery
             await self._post(SourceEnded(EndReason.ERROR, type(fault).__name__))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_being_cancelled():
                 raise
             # Not ours: a library cancelled its own call under us.
             await self._post(SourceEnded(EndReason.STREAM, "the call was cancelled"))
@@ -335,3 +334,13 @@ async def _ended(step: asyncio.Task[None] | None, session: Session | None) -> No
     if session is not None:
         with contextlib.suppress(Exception):  # it is being thrown away
             await session.close()
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody asked for the end of the running task.
+
+    A function of its own: a task that its own frame names is freed by the cycle collector
+    alone, and with it the connection that the frame holds.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

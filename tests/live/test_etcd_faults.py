@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import os
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -211,23 +215,28 @@ async def test_ipv6_endpoint_in_brackets(make_etcd: EtcdMaker) -> None:
     server = await in_thread(make_etcd)
     await in_thread(server.stop)
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", server.port)
-
-        async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
             while data := await source.read(65_536):
                 sink.write(data)
                 await sink.drain()
+        finally:
             sink.close()
 
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", server.port)
         await asyncio.gather(copy(reader, inner_writer), copy(inner_reader, writer), return_exceptions=True)
+        await asyncio.gather(inner_writer.wait_closed(), writer.wait_closed(), return_exceptions=True)
+        ended.set()
 
+    ended = asyncio.Event()
     await in_thread(server.start)
     await in_thread(server.put, instance(6), b"{}")
     listener = await asyncio.start_server(relay, "::1", port)
     async with listener, LiveWatch(etcd_settings(urls)) as watch:
         await watch.settled()
         assert watch.workers() == {"6"}
+    await asyncio.wait_for(ended.wait(), 20)
 
 
 async def test_twelve_megabytes_are_read_in_pages(etcd: EtcdServer) -> None:
@@ -322,6 +331,36 @@ async def test_watch_closed_by_a_proxy_at_once_keeps_the_waits_growing(etcd: Etc
         began = time.monotonic()
         await watch.until(lambda: len(watch.ends()) >= 4)
         assert time.monotonic() - began > 0.1 + 0.2 + 0.4
+
+
+def _connections_to(port: int) -> int:
+    """Established connections of this process to the port."""
+    links = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own descriptor is gone again
+            links.append(os.readlink(entry))
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [row.split() for table in tables for row in table.splitlines()[1:]]
+    return sum(row[9] in own and row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
+
+
+async def test_passes_leave_no_connection_behind_without_the_cycle_collector(etcd: EtcdServer) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with LiveWatch(etcd_settings(etcd.endpoint)) as watch:
+            for turn in range(1, 5):
+                await watch.settled(turn)
+                watch.runner.repeat_pass({})
+            await watch.settled(5)
+            for _ in range(100):
+                if _connections_to(etcd.port) == 1:
+                    break
+                await asyncio.sleep(0.05)
+            assert _connections_to(etcd.port) == 1
+    finally:
+        gc.enable()
 
 
 async def test_empty_namespace_names_its_siblings(etcd: EtcdServer) -> None:
