@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
+from app.observe_state import LogFigures
 from projections.events.picks import Chosen, Phase, PickReason
 from projections.notices import (
     DiscoveryKind,
@@ -30,6 +32,7 @@ from router.ingress.errors import ErrorCode
 from router.metrics import ErrorPhase, Route, RouterMetrics, RoutingPath
 from tests.app.observed import Process, labels_of, scraped, series_of, value
 from tests.projections.log_story import pick
+from tests.sources import REPOSITORY
 
 
 def discovery(kind: DiscoveryKind, **more: Any) -> DiscoveryNotice:
@@ -426,3 +429,25 @@ async def test_a_large_fleet_is_scraped_without_holding_up_the_loop() -> None:
     assert len(ranks) == 4_000
     assert turns >= 20
     assert spent_s < 5.0, "0.05 s on an idle machine"
+
+
+async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
+    observer = Observer()
+    process = Process()
+    observer.source = process
+    process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8)
+    process.checkpointed_at = 0
+    families = text_string_to_metric_families((await observer.text()).decode())
+    exported = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    page = (REPOSITORY / "docs" / "metrics.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} == exported
+
+
+def test_the_page_of_metrics_names_every_word_of_closed_labels() -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text()
+    words = [
+        *[kind.label for kind in (*DiscoveryKind, *FrameResult, *IntakeResult)],
+        *[path.value for path in (*RoutingPath, *ErrorPhase, *Route, *ReloadResult)],
+    ]
+    assert [word for word in words if f"`{word}`" not in page] == []
