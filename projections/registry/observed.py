@@ -81,20 +81,31 @@ def pass_began(fact: PassBegan) -> Notice:
     return StatusNotice("discovery pass began", detail)
 
 
-def pass_settled(fact: PassSettled, is_same: bool, full: Collection[int]) -> list[Notice]:
-    """A listing is over; keys that reader and fold do not share are worth a look."""
+def pass_settled(
+    fact: PassSettled, is_same: bool, full: Collection[int], claimed: int, published: int
+) -> list[Notice]:
+    """A listing is over; keys that reader and fold do not share are worth a look.
+
+    claimed: ids that some generate record claims in these namespaces; published: workers there.
+    Claims of which none became a worker have a reason that was told of each (B-018).
+    """
     namespace = fact.namespaces[0] if fact.namespaces else ""
-    detail = f"{fact.source} {', '.join(fact.namespaces)}: {fact.keys} keys"
+    detail = f"{fact.source} {', '.join(fact.namespaces)}: {fact.keys} keys, {published} workers"
     found: list[Notice] = [
         DiscoveryNotice(
             DiscoveryKind.RESYNC, namespace, "discovery pass settled", identity=detail, level="info"
         )
     ]
+    if claimed and not published:
+        found.append(
+            StatusNotice(
+                "instances are announced and none is a worker", f"{detail}, {claimed} ids", "warning"
+            )
+        )
     if not is_same:
         # A full keyspace refuses keys that the source has: no news, and said already.
         level = "debug" if full else "warning"
-        what = "the pass and the fold hold different keys"
-        found.append(StatusNotice(what, detail, level))
+        found.append(StatusNotice("the pass and the fold hold different keys", detail, level))
     return found
 
 

@@ -162,11 +162,17 @@ class Registry:
             self.keyspaces.begin_pass(fact)
             notices.append(observed.pass_began(fact))
         elif isinstance(fact, PassSettled):
-            notices += observed.pass_settled(fact, self.keyspaces.settle_pass(fact), self.keyspaces.full)
+            self._settled(fact, notices)
         elif isinstance(fact, PassEnded):
             self.keyspaces.end_pass(fact.namespaces)
             notices.append(observed.pass_ended(fact))
         return self._follow(changes, record.time, notices)
+
+    def _settled(self, fact: PassSettled, notices: list[Notice]) -> None:
+        is_same = self.keyspaces.settle_pass(fact)
+        claimed = sum(key.namespace in fact.namespaces for key in self._seen)
+        published = sum(key.namespace in fact.namespaces for key in self._workers)
+        notices += observed.pass_settled(fact, is_same, self.keyspaces.full, claimed, published)
 
     def _follow(self, changes: list[Change], time: int, notices: list[Notice]) -> tuple[WorkerKey, ...]:
         """Join again what the changes concern, publish once."""

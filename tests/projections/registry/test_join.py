@@ -231,3 +231,24 @@ def test_the_id_of_the_value_is_the_worker_and_the_disagreement_is_counted() -> 
     script.put(INST, instance_key(6), endpoint(7))
     assert list(script.fleet.workers) == [WorkerKey(NS, 7)]
     assert [n.kind.label for n in script.notices if isinstance(n, DiscoveryNotice)] == ["put", "mismatch"]
+
+
+@pytest.mark.req("RED-22")
+def test_two_halves_of_a_data_parallel_group_own_their_own_ranks() -> None:
+    """B-020: ranks of an instance are those its own card declares, whatever its siblings say."""
+    script = Script()
+    for instance_id, start in ((1, 0), (2, 8)):
+        script.worker(instance_id, runtime={"data_parallel_start_rank": start, "data_parallel_size": 8})
+    assert [[*worker.ranks()] for worker in script.fleet.workers.values()] == [[*range(8)], [*range(8, 16)]]
+    assert not script.fleet.is_live(NS, 1, 8) and not script.fleet.is_live(NS, 2, 7)
+
+
+def test_a_worker_without_a_card_serves_no_model_until_the_card_comes() -> None:
+    """B-003, B-017: it is visible, and routable only when record and card are both known."""
+    script = Script()
+    script.put(INST, instance_key(7, "decode"), endpoint(7, "decode"))
+    assert only(script).role is Role.DECODE and script.fleet.models() == ()
+    script.put(CARDS, instance_key(7, "decode"), card(7, "decode", worker_type="decode"))
+    assert script.fleet.models() == ("tiny",)
+    script.delete(CARDS, instance_key(7, "decode"))
+    assert script.fleet.models() == () and len(script.fleet.workers) == 1

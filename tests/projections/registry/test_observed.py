@@ -114,3 +114,16 @@ def test_deletes_are_counted() -> None:
     script.worker(7)
     script.delete(CARDS, instance_key(7))
     assert told(script) == [("delete", "debug")]
+
+
+def test_instances_of_which_none_becomes_a_worker_are_worth_a_warning() -> None:
+    """B-018: announced and nothing joined is told with both counts; an empty fleet is not."""
+    script = Script()
+    script.pass_began()
+    script.pass_settled()
+    assert not [n for n in script.notices if isinstance(n, StatusNotice)]
+    script.put(INST, instance_key(7, "prefill"), endpoint(7, "prefill"))
+    script.put(CARDS, instance_key(7, "prefill"), card(7, "prefill", worker_type="decode"))
+    script.pass_settled(2)
+    (warning,) = [n for n in script.notices if isinstance(n, StatusNotice)]
+    assert warning.level == "warning" and "2 keys, 0 workers, 1 ids" in warning.detail
