@@ -124,9 +124,10 @@ def main() -> int:
         return 0
     for size in SIZES:
         print(
-            f"append, {PER_COMMIT} a commit, {size} B, synced: "
-            f"segments {figures[f'segments_{size}']:,.0f}/s, SQLite WAL {figures[f'sqlite_{size}']:,.0f}/s, ratio {figures[f'ratio_{size}']:.2f} "
-            f"(goal {GOAL_RATIO:.1f})"
+            f"append, {PER_COMMIT} a commit, {size} B, synced:",
+            f"segments {figures[f'segments_{size}']:,.0f}/s,",
+            f"SQLite WAL {figures[f'sqlite_{size}']:,.0f}/s,",
+            f"ratio {figures[f'ratio_{size}']:.2f} (goal {GOAL_RATIO:.1f})",
         )
     print(
         f"append of samples, not synced, with envelope, check word and chain: {figures['ready']:,.0f}/s "

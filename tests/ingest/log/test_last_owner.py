@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from ingest.log.last_owner import last_owner
+from ingest.log.log_clock import OwnerSeen
+from projections.events.codec import encode_record
+from projections.events.control import CheckpointDue, ClockTicked, LaneOpened, Pinged
+from projections.events.ports import MemoryLog
+
+A, B = b"writer-number-aa", b"writer-number-bb"
+
+
+def opened(writer: bytes, epoch: int, time: int, wall: int) -> bytes:
+    return encode_record(time, writer, 0, 1, LaneOpened(epoch, wall, b"", "new"))
+
+
+def owned(writer: bytes, epoch: int, time: int) -> bytes:
+    return encode_record(time, writer, epoch, 2, CheckpointDue("x"))
+
+
+def pings(count: int) -> list[bytes]:
+    return [encode_record(1 << 50, B, 0, number + 1, Pinged(B, number, -1)) for number in range(count)]
+
+
+def test_a_log_without_records_or_owners_has_none() -> None:
+    log = MemoryLog()
+    assert last_owner(log) is None
+    log.commit(pings(10))
+    assert last_owner(log) is None
+
+
+def test_the_newest_record_that_tells_both_times_counts_and_the_newest_stamp() -> None:
+    log = MemoryLog()
+    log.commit([opened(A, 3, 1000, 99_000), owned(A, 3, 1100)])
+    tick = ClockTicked(99_500, -1, (), 0, 0)
+    log.commit([encode_record(1500, A, 3, 9, tick), owned(A, 3, 1600), *pings(5)])
+    assert last_owner(log) == OwnerSeen(A, 3, 1600, 1500, 99_500)
+
+
+def test_a_later_owner_counts() -> None:
+    log = MemoryLog()
+    log.commit([opened(A, 3, 1000, 99_000), owned(A, 3, 1100), opened(B, 4, 1200, 99_300)])
+    assert last_owner(log) == OwnerSeen(B, 4, 1200, 1200, 99_300)
+
+
+def test_it_is_found_far_back_behind_records_of_others() -> None:
+    log = MemoryLog()
+    log.commit([opened(A, 3, 1000, 99_000), owned(A, 3, 1100)])
+    for _ in range(30):
+        log.commit(pings(1000))
+    assert last_owner(log) == OwnerSeen(A, 3, 1100, 1000, 99_000)
+
+
+def test_unreadable_records_are_passed_by() -> None:
+    log = MemoryLog()
+    good = opened(A, 3, 1000, 99_000)
+    log.commit([good, good[:-1] + b"x", b"", b"rubbish"])
+    assert last_owner(log) == OwnerSeen(A, 3, 1000, 1000, 99_000)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingest.log.raw_frames import RawFrameReader, RawFrames, RawSettings, raw_digest, raw_folder
+from projections.bounds import KV_FRAME_BYTES_MAX, SECOND_US
+
+LOG = bytes(range(16))
+
+
+def frame(number: int, size: int = 200) -> bytes:
+    return number.to_bytes(4, "big") * (size // 4)
+
+
+def test_a_frame_is_found_by_the_offset_of_its_record(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings(file_bytes=1000))
+    for number in range(50):
+        raw.put(number * 3, frame(number), number)
+    reader = RawFrameReader(tmp_path, LOG)
+    for number in range(50):
+        assert reader.get(number * 3, raw_digest(frame(number))) == frame(number)
+        assert reader.get(number * 3 + 1) is None
+    assert len(list(raw_folder(tmp_path).iterdir())) > 5
+    raw.close()
+
+
+@pytest.mark.req("EVS-02")
+def test_a_frame_that_is_not_the_records_own_counts_as_not_kept(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings())
+    raw.put(1, frame(1), 1)
+    raw.close()
+    assert RawFrameReader(tmp_path, LOG).get(1, raw_digest(frame(2))) is None
+    path = next(raw_folder(tmp_path).iterdir())
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"x")
+    assert RawFrameReader(tmp_path, LOG).get(1) is None
+    path.write_bytes(data[:-1])
+    assert RawFrameReader(tmp_path, LOG).get(1) is None
+
+
+def test_frames_of_another_log_are_not_found(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings())
+    raw.put(1, frame(1), 1)
+    raw.close()
+    assert RawFrameReader(tmp_path, bytes(16)).get(1) is None
+
+
+def test_files_beyond_their_age_go(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings(age_us=10 * SECOND_US, file_bytes=1000))
+    for second in range(100):
+        raw.put(second, frame(second), second * SECOND_US)
+    reader = RawFrameReader(tmp_path, LOG)
+    assert reader.get(80) is None
+    assert all(reader.get(second) for second in range(91, 100))
+    raw.close()
+
+
+def test_the_oldest_files_go_beyond_the_bytes_also_after_a_restart(tmp_path: Path) -> None:
+    settings = RawSettings(bytes_max=5000, file_bytes=1000)
+    for start in (0, 1000):
+        raw = RawFrames(tmp_path, LOG, settings)
+        for number in range(100):
+            raw.put(start + number, frame(number), start + number)
+        raw.close()
+    assert sum(path.stat().st_size for path in raw_folder(tmp_path).iterdir()) <= 5000
+    reader = RawFrameReader(tmp_path, LOG)
+    assert reader.get(99) is None
+    assert reader.get(1099) == frame(99)
+
+
+def test_a_disk_that_fails_loses_frames_and_raises_nothing(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings())
+    raw_folder(tmp_path).rename(tmp_path / "away")
+    raw.put(1, frame(1), 1)
+    raw.put(2, bytes(KV_FRAME_BYTES_MAX + 1), 1)
+    assert raw.dropped == 2
+    (tmp_path / "away").rename(raw_folder(tmp_path))
+    raw.put(3, frame(3), 1)
+    assert RawFrameReader(tmp_path, LOG).get(3) == frame(3)
+    raw.close()
