@@ -45,8 +45,9 @@ class Secret(Protocol):
 
 
 def admit(request: web.BaseRequest, settings: AdminAuthSettings, *, is_local_only: bool) -> str:
-    """Who asks, as the audit line names them. is_local_only: every listening address of the process is loopback or a socket file.
+    """Who asks, as the audit line names them.
 
+    is_local_only: every listening address of the process is loopback or a socket file.
     Raises RequestRefused(invalid_api_key, 401) for everybody who may not.
     """
     method = settings.method

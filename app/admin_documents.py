@@ -40,7 +40,8 @@ def is_source_installed(config: Config, extras: frozenset[str]) -> bool:
 def workers_pieces(fold: Fold, config: Config, is_active: bool) -> Iterator[bytes]:
     """The document's JSON text in pieces of one row.
 
-    is_active: this installation can run discovery of the configured source. What is in force is what the log adopted; before the first adoption, the file's settings.
+    is_active: this installation can run discovery of the configured source. What is in force
+    is what the log adopted; before the first adoption, the file's settings.
     """
     settings = fold.settings_now
     enabled = is_active and settings is not None and settings.enabled
