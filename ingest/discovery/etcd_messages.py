@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass  # ImportError with the protobuf of etcd3
 
 _FIELD: Final = descriptor_pb2.FieldDescriptorProto
 _INT64: Final = _FIELD.TYPE_INT64
@@ -93,8 +94,7 @@ def _classes() -> dict[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(described)
     return {
-        message: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{message}"))
-        for message in _MESSAGES
+        message: GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{message}")) for message in _MESSAGES
     }
 
 

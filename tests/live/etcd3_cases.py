@@ -104,6 +104,12 @@ async def test_user_without_the_sources_over_plaintext(etcd_with_users: EtcdServ
         assert watch.workers() == {"1"}
 
 
+def test_source_etcd_is_this_adapter_where_its_extra_is_installed() -> None:
+    from ingest.discovery.sources import source_of as chosen_source
+
+    assert type(chosen_source(etcd_settings("127.0.0.1:1"))).__name__ == "Etcd3Source"
+
+
 async def test_wrong_password_is_unauthenticated(etcd_with_users: EtcdServer) -> None:
     async with watch_of(etcd_with_users, auth=EtcdAuth("reader", "wrong")) as watch:
         await watch.until(lambda: len(watch.ends()) >= 1)

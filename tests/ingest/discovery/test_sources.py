@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 
 import pytest
 
@@ -29,6 +30,7 @@ def test_missing_library_names_its_extra(
     for module in [name for name in sys.modules if name.startswith("ingest.discovery.etcd")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, "etcd3", None)
     with pytest.raises(SourceMissing) as missing:
         source_of(DiscoverySettings(kind, ("prod",), etcd=ETCD))
     assert missing.value.reason is EndReason.ERROR
@@ -39,3 +41,15 @@ def test_missing_library_names_its_extra(
 def test_source_without_its_section_is_refused(kind: SourceKind) -> None:
     with pytest.raises(ValueError, match="needs"):
         source_of(DiscoverySettings(kind, ("prod",)))
+
+
+def test_etcd_takes_the_adapter_where_only_that_library_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `tests/live/etcd3_cases.py`, with the library itself."""
+    for module in [name for name in sys.modules if name.startswith("ingest.discovery.etcd")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    adapter = types.ModuleType("ingest.discovery.etcd3_adapter")
+    adapter.Etcd3Source = lambda connection: ("adapter", connection)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, adapter.__name__, adapter)
+    settings = DiscoverySettings(SourceKind.ETCD, ("prod",), etcd=ETCD)
+    assert tuple(source_of(settings)) == ("adapter", ETCD)  # type: ignore[call-overload]
