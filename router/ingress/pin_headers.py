@@ -120,8 +120,10 @@ def pins_of(outcome: Outcome) -> Pins | None:
     """The pins of an outcome, or None where no decode worker was chosen.
 
     Ids are decimal (SHIM-08). In a pair both ranks are sent if either card declares its
-    ranks, the undeclared one as the unset rank; alone, only a declared one (SHIM-09). A
-    prefill id never goes out beside an aggregated worker: the pick chose none then.
+    ranks; alone, only a declared one (SHIM-09). Undeclared ranks of a pair: real frontends
+    take the unset rank for the prefill worker, but refuse it for the decode worker (1.6.1:
+    400 `out of bounds`), which therefore gets 0, the only rank it has. A prefill id never
+    goes out beside an aggregated worker: the pick chose none then.
     """
     decode, prefill = outcome.decode.chosen, outcome.prefill.chosen
     if decode is None or outcome.namespace is None:
@@ -129,11 +131,12 @@ def pins_of(outcome: Outcome) -> Pins | None:
     headers = [(b"x-dynamo-worker-instance-id", b"%d" % decode.instance_id)]
     ranked = decode.pin_rank or (prefill is not None and prefill.pin_rank)
     if ranked:
-        headers.append((b"x-dynamo-dp-rank", b"%d" % _sent_rank(decode)))
+        headers.append((b"x-dynamo-dp-rank", b"%d" % (decode.dp_rank if decode.pin_rank else 0)))
     if prefill is not None:
         headers.append((b"x-dynamo-prefill-instance-id", b"%d" % prefill.instance_id))
         if ranked:
-            headers.append((b"x-dynamo-prefill-dp-rank", b"%d" % _sent_rank(prefill)))
+            rank = prefill.dp_rank if prefill.pin_rank else DP_RANK_UNSET
+            headers.append((b"x-dynamo-prefill-dp-rank", b"%d" % rank))
     return Pins(
         namespace=outcome.namespace,
         headers=tuple(headers),
@@ -142,10 +145,6 @@ def pins_of(outcome: Outcome) -> Pins | None:
         decode=_worker_text(outcome.namespace, decode),
         prefill=None if prefill is None else _worker_text(outcome.namespace, prefill),
     )
-
-
-def _sent_rank(chosen: Chosen) -> int:
-    return chosen.dp_rank if chosen.pin_rank else DP_RANK_UNSET
 
 
 def _worker_text(namespace: str, chosen: Chosen) -> str:

@@ -96,6 +96,7 @@ class FakeLog:
         self.picks: list[PickMade] = []
         self.ends: list[DispatchEnded] = []
         self.overlay = Overlay()
+        self.after_pick: Callable[[], None] | None = None
         self._number = 0
         self._time = 1_000_000
         self._waiting: list[Callable[[bool], None]] = []
@@ -123,6 +124,8 @@ class FakeLog:
     def append_pick(self, fact: PickMade, on_done: Callable[[bool], None]) -> None:
         self.picks.append(fact)
         self.overlay.add_pick(fact)
+        if self.after_pick is not None:
+            self.after_pick()
         if self.mode == "acknowledges":
             asyncio.get_running_loop().call_soon(on_done, True)
         elif self.mode == "sheds":

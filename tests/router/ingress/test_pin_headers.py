@@ -137,7 +137,7 @@ def test_worker_alone_is_pinned_by_its_id_and_a_declared_rank(
     [
         (True, True, (b"1", b"2")),
         (True, False, (b"1", b"4294967295")),
-        (False, True, (b"4294967295", b"2")),
+        (False, True, (b"0", b"2")),
         (False, False, None),
     ],
 )
