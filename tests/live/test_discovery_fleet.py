@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 
 import pytest
 
@@ -35,7 +34,7 @@ async def test_file_store_of_a_running_fleet_shows_its_workers_and_a_killed_one_
 ) -> None:
     rows = await asyncio.to_thread(demo_fleet.workers)
     namespaces = tuple(sorted({row["namespace"] for row in rows}))
-    store = FileStore(os.fspath(demo_fleet.file_store))
+    store = FileStore(str(demo_fleet.file_store))
     async with LiveWatch(DiscoverySettings(SourceKind.FILE, namespaces, file=store)) as watch:
         await watch.settled()
         everyone = _worker_ids(demo_fleet)

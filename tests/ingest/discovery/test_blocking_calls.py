@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -20,7 +21,7 @@ async def test_result_and_exception_of_a_call_come_back() -> None:
 
 async def test_calls_follow_each_other_at_once() -> None:
     lane = BlockingLane("test")
-    assert [await lane.call(lambda n=n: n, 10) for n in range(200)] == list(range(200))
+    assert [await lane.call(partial(int, n), 10) for n in range(200)] == list(range(200))
 
 
 @pytest.mark.req("REL-12")

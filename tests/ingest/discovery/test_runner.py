@@ -501,12 +501,21 @@ async def test_failing_look_for_siblings_does_not_disturb_the_watch(
 # recordings of real fleets
 
 
-@pytest.mark.parametrize("recording", ["etcd_watch-1.4.2-disagg", "etcd_watch-1.6.1-agg"])
+@pytest.mark.parametrize(
+    "recording",
+    [
+        "etcd-watch-1.4.2-agg-dp2",
+        "etcd-watch-1.4.2-agg-lossy",
+        "etcd-watch-1.4.2-disagg",
+        "etcd-watch-1.5.0-disagg",
+        "etcd-watch-1.6.1-agg",
+    ],
+)
 async def test_recorded_watch_of_a_real_fleet_is_held_key_for_key(
     store: MemoryStore, source: ScriptedSource, recording: str
 ) -> None:
     with gzip.open(RECORDINGS / f"{recording}.jsonl.gz", "rt") as lines:
-        events = [json.loads(line) for line in lines]
+        events = [row for row in map(json.loads, lines) if "key" in row]
     watching = Watching(source, replace(SETTINGS, namespaces=("dynamo",)))
     await watching.settled()
     for event in events:
