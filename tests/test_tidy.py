@@ -46,13 +46,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
     "app/__main__.py": "tests/live: every child of a serving process is started by it",
     "ingest/discovery/etcd3_adapter.py": "tests/live/etcd3_cases.py, in the library's own environment",
     "projections/bounds.py": "asserts its relations at import; each bound where it bounds",
-    "projections/notices.py": "values; each where it is reported",
-    "projections/events/envelope.py": "values; tests/projections/events/test_codec.py",
-    "projections/events/discovery.py": "values; tests/projections/events/test_codec.py",
     "projections/events/signals.py": "values; tests/projections/events/test_codec.py",
-    "projections/events/control.py": "values; tests/projections/events/test_codec.py",
-    "projections/events/held.py": "values; tests/projections/events/test_codec.py",
-    "projections/events/kinds.py": "a table; tests/projections/events/test_codec.py",
 }
 """Module path -> where it is tested instead."""
 

@@ -170,8 +170,8 @@ class Registry:
 
     def _settled(self, fact: PassSettled, notices: list[Notice]) -> None:
         is_same = self.keyspaces.settle_pass(fact)
-        claimed = sum(key.namespace in fact.namespaces for key in self._seen)
-        published = sum(key.namespace in fact.namespaces for key in self._workers)
+        claimed = sum(key.namespace in fact.namespaces for key in self._seen)  # integers
+        published = sum(key.namespace in fact.namespaces for key in self._workers)  # integers
         notices += observed.pass_settled(fact, is_same, self.keyspaces.full, claimed, published)
 
     def _follow(self, changes: list[Change], time: int, notices: list[Notice]) -> tuple[WorkerKey, ...]:
