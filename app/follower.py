@@ -62,7 +62,7 @@ class Follower:
                 self._reader,
                 self.tail,
                 on_ping=None,
-                on_notices=lambda _: None,
+                on_notices=lambda *_: None,
                 on_folded=lambda: None,
                 on_seen=self._write,
             )
@@ -96,5 +96,7 @@ class Follower:
 
 async def end_with_parent(parent: int) -> None:
     """Return when the process that started this one is gone."""
-    while os.getppid() == parent:
+    while True:
+        if os.getppid() != parent:
+            return
         await asyncio.sleep(PARENT_POLL_S)

@@ -86,6 +86,7 @@ class IngestSide:
             self._on_state,
             on_notice=self._metrics.noticed,
             pass_number=max((held.pass_number for held in passes.values()), default=0),
+            is_shedding=self._is_shedding,
         )
         self._subscriptions = Subscriptions(
             self._append,

@@ -1,9 +1,12 @@
 """The shell of `app.tail`: reads committed batches, lets the machine fold them in slices.
 
-One task per process. It gives the event loop back after every millisecond of folding, so
+One task per fold. It gives the event loop back after every millisecond of folding, so
 that requests are served while a long log is caught up with, and waits for the log only
 when nothing is left to fold. Reading is plain file I/O on pages that were just written;
 it is bounded by `READ_BYTES` a step.
+
+A fold that begins behind the end of the log meets old news first: no slice holds both old
+and new, and of old slices neither facts nor lines are told again.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ def monotonic_us() -> int:
 class LogTail:
     """Runs one `Tail` on one reader.
 
+    news_from: what lies before this offset is old news to this process.
     on_ping(number, as_of): append a ping; None for a process that does not write.
-    on_notices: told the notices of each slice. on_folded: called after each slice.
-    on_seen: told each fact that the machine watches for.
+    on_notices(notices, is_news): told the notices of each slice. on_folded: after each slice.
+    on_seen: told each fact that the machine watches for, from `news_from` on.
     on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
     """
 
@@ -44,8 +48,9 @@ class LogTail:
         reader: LogReader,
         tail: Tail,
         *,
+        news_from: int = 0,
         on_ping: Callable[[int, int], None] | None,
-        on_notices: Callable[[tuple[Notice, ...]], None],
+        on_notices: Callable[[tuple[Notice, ...], bool], None],
         on_folded: Callable[[], None],
         on_seen: Callable[[Seen], None] | None = None,
         on_condemn: Callable[[int, str], None] | None = None,
@@ -53,6 +58,9 @@ class LogTail:
         self.reader = reader
         self.tail = tail
         self.restart: Restart | None = None
+        self.condemned: ProposeCondemned | None = None
+        self._news_from = news_from
+        self._is_news = True
         self._on_ping = on_ping
         self._on_notices = on_notices
         self._on_folded = on_folded
@@ -67,8 +75,7 @@ class LogTail:
         while self.restart is None:
             if not self.step():
                 await self.reader.wait(self.tail.next_offset, WAIT_S)
-            else:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # also behind a wait: some readers return from it at once
         return self.restart
 
     def step(self) -> bool:
@@ -81,7 +88,11 @@ class LogTail:
             read = len(batches)
             self._carry_out(tail.on_batches(batches, now))
         if tail.queued_records:
-            self._carry_out(tail.work(monotonic_us(), SLICE_RECORDS))
+            old = self._news_from - 1 - tail.fold.mark.offset
+            self._is_news = old <= 0
+            effects = tail.work(monotonic_us(), min(SLICE_RECORDS, old) if old > 0 else SLICE_RECORDS)
+            self._carry_out(effects)
+            self._is_news = True
             self._on_folded()
             return True
         if not read:
@@ -95,14 +106,15 @@ class LogTail:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Noticed):
-                self._on_notices(effect.notices)
+                self._on_notices(effect.notices, self._is_news)
             elif isinstance(effect, AppendPing):
                 if self._on_ping is not None:
                     self._on_ping(effect.number, effect.as_of)
             elif isinstance(effect, Seen):
-                if self._on_seen is not None:
+                if self._on_seen is not None and effect.offset >= self._news_from:
                     self._on_seen(effect)
             elif isinstance(effect, ProposeCondemned):
+                self.condemned = effect
                 log.error(
                     "a record cannot be applied, the fold stops before it",
                     offset=effect.offset,

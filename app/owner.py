@@ -20,6 +20,7 @@ from projections.events.control import (
     PickSettings,
     ReplicaGone,
 )
+from projections.events.held import SettingsHeld
 
 TICK_EVERY_US = 1 * SECOND_US
 
@@ -36,6 +37,7 @@ class Owner:
         self._tick_due_at = now_us
         self._checkpoint_due_at: int | None = None
         self._declared_gone: set[bytes] = set()
+        self._adopted: ConfigAdopted | None = None  # by this owner, perhaps not folded yet
 
     def on_tick(self, now_us: int, wall_us: int) -> None:
         """Call at least twice a second, once the claim has been read back."""
@@ -65,7 +67,10 @@ class Owner:
 
         Nothing is written when the newest adopted settings are the same.
         """
-        newest = self.tail.fold.settings_now
+        held = self.tail.fold.settings_now
+        newest: ConfigAdopted | SettingsHeld | None = self._adopted or held
+        if held is not None and (newest is None or held.version > newest.version):
+            newest = held
         if (
             newest is not None
             and newest.digest == digest
@@ -74,7 +79,8 @@ class Owner:
         ):
             return newest.version
         version = (newest.version if newest is not None else 0) + 1
-        self._append(ConfigAdopted(version, proposed_by, digest, settings, pick, enabled))
+        self._adopted = ConfigAdopted(version, proposed_by, digest, settings, pick, enabled)
+        self._append(self._adopted)
         return version
 
     def on_proposed(self, fact: ConfigProposed, enabled: bool) -> int:

@@ -29,42 +29,38 @@ class AppendFact(Protocol):
 
 
 class ReplicaLog:
-    """A replica's dealings with the log. `tail` may be replaced when a fold starts anew."""
+    """A replica's dealings with the log."""
 
     def __init__(self, replica: bytes, tail: Tail, append: AppendFact) -> None:
         self._replica = replica
         self._append = append
         self._own_seq = 0
         self._overlay = Overlay()
-        self._suspect_until_caught_up = False
-        self.tail = tail
+        self._log_time = 0
+        self._tail = tail
 
     @property
     def replica(self) -> bytes:
         """See PickLog."""
         return self._replica
 
-    def restart(self, tail: Tail) -> None:
-        """Go on with a fold that started anew; own facts beyond its mark are asked of the log."""
-        self.tail = tail
-        self._suspect_until_caught_up = True
-
-    def caught_up(self) -> None:
-        """The fold that started anew has reached the end of the log."""
-        self._suspect_until_caught_up = False
+    def go_on_with(self, tail: Tail) -> None:
+        """Pick on another fold from now on. It must hold all that the one before held."""
+        self._tail = tail
 
     def view(self) -> View:
         """See PickLog."""
         self.forget_folded()
-        return self.tail.fold.view(self._overlay)
+        return self._tail.fold.view(self._overlay)
 
     def settings(self) -> SettingsHeld:
         """See PickLog. Before the first adoption: settings that serve nothing."""
-        return self.tail.fold.settings_now or NO_SETTINGS
+        return self._tail.fold.settings_now or NO_SETTINGS
 
     def log_time(self) -> tuple[int, int]:
         """See PickLog."""
-        return self.tail.log_time(monotonic_us()), self.tail.lag_us
+        self._log_time = max(self._log_time, self._tail.log_time(monotonic_us()))
+        return self._log_time, self._tail.lag_us
 
     def next_own_seq(self) -> int:
         """See PickLog."""
@@ -83,15 +79,15 @@ class ReplicaLog:
 
     def is_away(self) -> bool:
         """See PickLog."""
-        return self.tail.is_log_away(monotonic_us())
+        return self._tail.is_log_away(monotonic_us())
 
     def is_suspect(self) -> bool:
         """See PickLog."""
-        return self._suspect_until_caught_up or self.tail.is_suspect()
+        return self._tail.is_suspect()
 
     def forget_folded(self) -> None:
         """Drop from the overlay what the fold holds by now."""
-        held = self.tail.fold.state.status.replica(self._replica)
+        held = self._tail.fold.state.status.replica(self._replica)
         if held is not None:
             self._overlay.folded(held.own_seq)
 

@@ -4,33 +4,67 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from enum import Enum
 from time import time_ns
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from app.checkpoint_store import CheckpointFolder
+from app.folding import Folding
 from app.log_tail import monotonic_us
 from app.observe_state import BackendState, LogFigures, backend_states
 from app.pick_log import ReplicaLog
 from app.readiness import ready_document
 from app.tail import Tail
 from ingest.log.log_writer import LogWriter
-from ingest.log.segment_log import SegmentLog
-from ingest.log.segment_upkeep import log_horizon_seconds, retention_bytes, stored_bytes
 from projections.bounds import SECOND_US
+from projections.events.ports import CheckpointStore
 from router.service import RouterService
 
 FIGURES_AGE_S = 5.0  # looking at every segment is not worth a scrape's while
 
 
+class StoreFigures(NamedTuple):
+    """Bytes of sealed segments, their ceiling, and how long a record is kept."""
+
+    stored_bytes: int
+    ceiling_bytes: int
+    horizon_us: int
+
+
+class Store(Protocol):
+    """A log with a measure of its room."""
+
+    @property
+    def room(self) -> Enum:
+        """What there is room for; names as in `observe_state.ROOMS`."""
+
+    def first_offset(self) -> int:
+        """See LogReader."""
+
+    def end_offset(self) -> int:
+        """See LogReader."""
+
+
 class Parts(Protocol):
     """The parts of a process that figures are read from."""
 
-    tail: Tail
-    store: SegmentLog
-    writer: LogWriter | None
+    folding: Folding
     service: RouterService
     pick_log: ReplicaLog
-    checkpoints: CheckpointFolder
+
+    @property
+    def writer(self) -> LogWriter | None:
+        """The log's writer, None before the claim stands."""
+
+    @property
+    def store(self) -> Store:
+        """The log."""
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Where checkpoints are kept."""
+
+    def store_figures(self) -> StoreFigures:
+        """Looks at every segment."""
 
 
 class ProcessState:
@@ -39,13 +73,13 @@ class ProcessState:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._read_at = float("-inf")
-        self._stored = (0, 0, 0)
+        self._stored = StoreFigures(0, 0, 0)
         self._checkpoint_time: int | None = None
 
     @property
     def tail(self) -> Tail:
         """See StateSource."""
-        return self._parts.tail
+        return self._parts.folding.tail
 
     def now_us(self) -> int:
         """See StateSource."""
@@ -57,7 +91,7 @@ class ProcessState:
 
     def is_ready(self) -> bool:
         """See StateSource."""
-        ready: bool = ready_document(self._parts.tail, self._parts.service, monotonic_us())["ready"]
+        ready: bool = ready_document(self._parts.folding.newest, self._parts.service, monotonic_us())["ready"]
         return ready
 
     def backends(self) -> Sequence[BackendState]:
@@ -69,13 +103,10 @@ class ProcessState:
         """See StateSource."""
         self._refresh()
         store, writer = self._parts.store, self._parts.writer
-        stored, ceiling, horizon_us = self._stored
         return LogFigures(
             store.first_offset(),
             store.end_offset(),
-            stored,
-            ceiling,
-            horizon_us,
+            *self._stored,
             store.room.name.lower(),
             writer.pending_bytes if writer is not None else None,
             writer.lost_picks if writer is not None else None,
@@ -93,12 +124,7 @@ class ProcessState:
         if now - self._read_at < FIGURES_AGE_S:
             return
         self._read_at = now
-        store = self._parts.store
-        self._stored = (
-            stored_bytes(store),
-            retention_bytes(store),
-            int(log_horizon_seconds(store) * SECOND_US),
-        )
+        self._stored = self._parts.store_figures()
         newest = self._parts.checkpoints.list()[-1:]
         self._checkpoint_time = newest[0].time if newest else None
 

@@ -16,16 +16,18 @@ from typing import Protocol
 import structlog
 
 from app.config_adoption import AdoptableSettings, adoptable_settings
+from app.config_findings import ConfigError
 from app.config_load import LoadedConfig, installed_extras, load_config
 from app.config_model import Config
 from app.config_reload import plan_reload
 from app.config_rules import inactive_discovery
 from app.config_watch import watch_config_files
 from app.ingest_side import IngestSide
+from app.observe import Observer, ReloadResult
 from app.owner import Owner
 from app.part_settings import discovery_settings, router_settings, subscription_settings
+from app.pick_log import ReplicaLog
 from app.process_log import say_findings, say_refused
-from app.tail import Tail
 from projections.events.control import ConfigAdopted, ConfigProposed
 from router.service import RouterService
 
@@ -39,9 +41,10 @@ class Parts(Protocol):
     """The parts of a process that settings reach."""
 
     replica: bytes
-    tail: Tail
+    pick_log: ReplicaLog
     owner: Owner
     service: RouterService
+    observer: Observer
     ingest: IngestSide | None
 
     def append_proposal(self, fact: ConfigProposed) -> None:
@@ -83,8 +86,12 @@ class Reloading:
             say_findings(fresh)
             self._adopt("file", fresh.config)
 
+        def refused(problem: ConfigError) -> None:
+            say_refused(problem)
+            self._process.observer.config_read(ReloadResult.REFUSED)
+
         if path is not None:
-            await watch_config_files(self.loaded, load, changed, say_refused)
+            await watch_config_files(self.loaded, load, changed, refused)
         await asyncio.Event().wait()
 
     async def propose(self, adoptable: AdoptableSettings, config: Config) -> int:
@@ -117,21 +124,20 @@ class Reloading:
         self.version = fact.version
         config = self._waiting.pop(fact.digest, None)
         if config is not None:
-            self._apply(config, fact.version)
+            self._apply(config, fact.version, ReloadResult.ADOPTED)
         self._tell(fact.digest, fact.version)
 
     def _adopt(self, proposed_by: str, config: Config) -> None:
         adoptable = adoptable_settings(config)
         self._hold(adoptable.digest, config)
-        newest = self._process.tail.fold.settings_now
         version = self._process.owner.adopt(
             proposed_by, adoptable.digest, adoptable.settings, adoptable.pick, adoptable.enabled
         )
-        if newest is not None and version == newest.version:
+        if version == self._process.pick_log.settings().version:
             # nothing that the log tells has changed; a secret may have
-            self._waiting.pop(adoptable.digest, None)
+            del self._waiting[adoptable.digest]
             self.version = version
-            self._apply(config, version)
+            self._apply(config, version, ReloadResult.UNCHANGED)
             self._tell(adoptable.digest, version)
 
     def _hold(self, digest: bytes, config: Config) -> None:
@@ -145,12 +151,13 @@ class Reloading:
             if not future.done():
                 future.set_result(version)
 
-    def _apply(self, config: Config, version: int) -> None:
+    def _apply(self, config: Config, version: int, result: ReloadResult) -> None:
         plan = plan_reload(self.loaded.config, config)
         for key in plan.needs_process_restart:
             log.warning("a changed setting takes effect at the next start", key=key)
         self.loaded = replace(self.loaded, config=config)
         process = self._process
+        process.observer.config_read(result)
         process.service.reconfigure(router_settings(config))
         if process.ingest is not None:
             process.ingest.reconfigure(

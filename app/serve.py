@@ -9,11 +9,10 @@ from pathlib import Path
 from app.checkpoint_store import CheckpointFolder
 from app.config_load import LoadedConfig
 from app.follower import Follower, end_with_parent
-from app.log_places import checkpoint_folder
+from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
 from app.processes import on_stop_signals, run_to_end, serving_collector
 from app.wiring import MainProcess
-from ingest.log.segment_log import SegmentLog
 
 
 def serve(loaded: LoadedConfig, data: Path) -> int:
@@ -40,23 +39,22 @@ def follow(data: Path, loaded: LoadedConfig) -> int:
 
 async def _follow(data: Path, loaded: LoadedConfig) -> int:
     settings = loaded.config.checkpoints
-    reader = SegmentLog.open_reader(data)
     file_system = os.statvfs(data)
     ceiling = bytes_of(settings.bytes, file_system.f_blocks * file_system.f_frsize)
     store = CheckpointFolder(checkpoint_folder(data), keep=settings.keep, bytes_max=ceiling)
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
-    following = asyncio.create_task(Follower(reader, store).run())
-    endings = {
-        following,
-        asyncio.create_task(stopped.wait()),
-        asyncio.create_task(end_with_parent(os.getppid())),
-    }
-    done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
-    reader.close()
-    if following in done:
-        following.result()  # raises what ended it
+    with open_log(data) as opened:
+        following = asyncio.create_task(Follower(opened.reader, store).run())
+        endings = {
+            following,
+            asyncio.create_task(stopped.wait()),
+            asyncio.create_task(end_with_parent(os.getppid())),
+        }
+        done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        if following in done:
+            following.result()  # raises what ended it
     return 0

@@ -2,37 +2,36 @@
 
 The only module that names the concrete classes of every part. Order of a start:
 
-    lock and recover the log -> claim it -> fold from a checkpoint up to the own claim
-    -> adopt the settings -> discovery and subscriptions -> ready
+    lock and recover the log -> fold from a checkpoint -> open the door -> claim the log
+    -> fold up to the own claim -> adopt the settings -> discovery and subscriptions -> ready
 
-The HTTP door opens at once, so that `/health` answers while a long log is folded; `/ready`
-says what is missing. A fold that must start anew (a condemned record, a disagreement) is
-replaced under the router, whose picks are marked suspect until it has caught up.
+The HTTP door opens before the tail of a long log is folded, so that `/health` answers
+meanwhile; `/ready` says what is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import platform
-import socket
-from collections.abc import Callable
+from collections.abc import Coroutine
 from pathlib import Path
 from time import time_ns
 from typing import Any
 
 import structlog
-from aiohttp import web
 
-from app.admin import AdminSources, admin_application
+from app.answering import application_of
 from app.checkpoint_store import CheckpointFolder
 from app.config_addresses import read_bind
 from app.config_load import LoadedConfig
-from app.fold_start import FoldStart, start_fold
+from app.config_model import Config
+from app.folding import Folding
 from app.ingest_side import IngestSide
-from app.log_tail import LogTail, monotonic_us
+from app.log_places import checkpoint_folder
+from app.log_tail import monotonic_us
 from app.marks import Marks
-from app.observe import CONTENT_TYPE, Observer
+from app.observe import Observer
+from app.own_records import OwnRecords
 from app.owner import Owner
 from app.part_settings import (
     bytes_of,
@@ -44,32 +43,28 @@ from app.part_settings import (
     writer_settings,
 )
 from app.pick_log import ReplicaLog
-from app.process_state import ProcessState
+from app.process_state import ProcessState, StoreFigures
 from app.processes import Child, freeze_collected
-from app.readiness import ready_document
 from app.reloading import Reloading
 from app.tail import Seen, Tail
-from app.version import VERSION
-from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import RawFrames
+from ingest.log.segment_files import Disk
 from ingest.log.segment_log import SegmentLog
-from ingest.log.segment_upkeep import HORIZON_WARN_US, keep_up, log_horizon_seconds
-from projections.bounds import SECOND_US
-from projections.events.control import (
-    ConfigAdopted,
-    ConfigProposed,
-    Pinged,
-    RecordCondemned,
-    ReplicaStarted,
+from ingest.log.segment_upkeep import (
+    HORIZON_WARN_US,
+    keep_up,
+    log_horizon_seconds,
+    retention_bytes,
+    stored_bytes,
 )
+from projections.bounds import SECOND_US
+from projections.events.control import ConfigAdopted, ConfigProposed, RecordCondemned
 from projections.events.discovery import KeysDropped, PassSettled
-from projections.events.kinds import KIND_NEWEST
 from projections.events.ports import LogError
-from projections.fold import FOLD_MODES
 from projections.notices import Notice
 from replay.explain import explain
-from router.ingress.http_server import Door, build_application
+from router.ingress.http_server import Door
 from router.picker.pick import pick
 from router.service import RouterService
 
@@ -82,35 +77,35 @@ REPLICA_BYTES = 16
 
 
 class MainProcess:
-    """One `picklog serve`. Build it inside the loop, then `run`."""
+    """One `picklog serve`. Build it inside the loop, then `run`.
 
-    def __init__(self, loaded: LoadedConfig, data: Path) -> None:
+    Raises LogError and OSError where the data directory cannot be owned or read.
+    """
+
+    def __init__(self, loaded: LoadedConfig, data: Path, disk: Disk | None = None) -> None:
         config = loaded.config
         self.data = data
         self.replica = os.urandom(REPLICA_BYTES)
-        self.store = SegmentLog.open_owner(data, segment_settings(config))
+        self.store = SegmentLog.open_owner(data, segment_settings(config), disk)
         file_system = self.store.disk.total_bytes(data)
         self.checkpoints = CheckpointFolder(
-            data / "checkpoints",
+            checkpoint_folder(data),
             keep=config.checkpoints.keep,
             bytes_max=bytes_of(config.checkpoints.bytes, file_system),
         )
-        self.checkpoints_kept = config.checkpoints.keep
         self.observer = Observer()
-        start = start_fold(self.store, self.checkpoints)
-        self._say_start(start)
-        self.incomplete = start.incomplete
-        self.tail = self._new_tail(start, frozenset())
-        self.pick_log = ReplicaLog(self.replica, self.tail, self._append_replica)
+        self.own = OwnRecords(self.replica, self.observer)
+        self.folding = Folding(self.store, self.checkpoints, self.replica, WATCHED, self)
+        tail = self.folding.tail
+        self.pick_log = ReplicaLog(self.replica, tail, self.own.of_replica)
         self.service = RouterService(self.pick_log, pick, router_settings(config), self.observer)
         self.owner = Owner(
-            self.tail,
-            self._append_owner,
+            tail,
+            self.own.of_owner,
             checkpoint_every_us=config.checkpoints.every.us,
             now_us=monotonic_us(),
         )
         self.reloading = Reloading(loaded, self)
-        self.writer: LogWriter | None = None
         self.ingest: IngestSide | None = None
         self.raw = None
         if config.log.raw.enabled:
@@ -119,47 +114,35 @@ class MainProcess:
         if loaded.path is not None:
             arguments += ["-c", str(loaded.path)]
         self.follower = Child("follower", arguments)
-        self.shell = self._new_shell(self.tail)
         self.observer.source = ProcessState(self)
-        self._stopping = asyncio.Event()
-        self._impatient = False
-        self._is_owner = False
         self.failure: str | None = None
+        self.ports: list[int] = []
+        self._stopping = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+        self._is_impatient = False
+        self._is_owner = False
 
     # -- life ----------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Serve until stopped; the exit status."""
-        door = Door(self._application())
+        """Serve until stopped; the exit status. Raises OSError where an address is taken."""
+        door = Door(application_of(self, self._explain))
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._listen(door)
             await self.service.start()
-            tasks.append(asyncio.create_task(self._fold()))
-            self.writer = await LogWriter.open(
-                self.store,
-                writer_settings(self.config),
-                upkeep=self._upkeep,
-                on_still=self.observer.stood_still,
-            )
-            self.ingest = IngestSide(
-                self.writer,
-                self.observer,
-                discovery_settings(self.config, self.reloading.inactive),
-                subscription_settings(self.config),
-                self.raw,
-            )
-            self.writer.failure.add_done_callback(lambda _: self._fail("the log cannot be written any more"))
-            self.follower.start()
-            tasks += [
-                asyncio.create_task(self._tick()),
-                asyncio.create_task(self.reloading.watch()),
-            ]
-            for task in tasks:
-                task.add_done_callback(self._task_ended)
+            self._begin(tasks, self.folding.run(), "the fold")
+            await self._claim()
+            if self.writer is not None:
+                self.follower.start()
+                self._begin(tasks, self._tick(), "the ticks")
+                self._begin(tasks, self.reloading.watch(), "the watch of the configuration")
             await self._stopping.wait()
         except LogError as problem:
             self._fail(str(problem))
+        except OSError as problem:
+            self.failure = str(problem)
+            raise
         finally:
             await self._stop(door, tasks)
         return 0 if self.failure is None else 3
@@ -167,10 +150,9 @@ class MainProcess:
     def stop(self) -> None:
         """Ask to end; a second time ends without waiting for requests in flight."""
         if self._stopping.is_set():
-            self._impatient = True
-            for task in asyncio.all_tasks():
-                if task.get_name() == "closing the door":
-                    task.cancel()
+            self._is_impatient = True
+            if self._closing is not None:
+                self._closing.cancel()
         self._stopping.set()
 
     async def _listen(self, door: Door) -> None:
@@ -180,13 +162,67 @@ class MainProcess:
                 await door.listen_unix(bind.unix_path)
                 log.info("listening", address=text)
             else:
-                port = await door.listen_tcp(bind.host, bind.port)
-                log.info("listening", address=f"{bind.host}:{port}")
+                self.ports.append(await door.listen_tcp(bind.host, bind.port))
+                log.info("listening", address=f"{bind.host}:{self.ports[-1]}")
+
+    async def _claim(self) -> None:
+        """Become the log's writer, or be told to stop first."""
+        horizon_s = log_horizon_seconds(self.store)
+        if horizon_s < HORIZON_WARN_US / SECOND_US:
+            log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
+        opening = asyncio.create_task(
+            LogWriter.open(
+                self.store,
+                writer_settings(self.config),
+                upkeep=self._upkeep,
+                on_still=self.observer.stood_still,
+            )
+        )
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not opening.done():
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            return
+        writer = self.own.writer = opening.result()
+        writer.failure.add_done_callback(lambda done: self._fail(str(done.result())))
+        self.ingest = IngestSide(
+            writer,
+            self.observer,
+            discovery_settings(self.config, self.reloading.inactive),
+            subscription_settings(self.config),
+            self.raw,
+        )
+        self.folding.condemn_again()
+
+    def _begin(self, tasks: list[asyncio.Task[Any]], running: Coroutine[Any, Any, Any], what: str) -> None:
+        task = asyncio.create_task(running, name=what)
+        task.add_done_callback(self._task_ended)
+        tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or self._stopping.is_set():
+            return
+        problem = task.exception()
+        if isinstance(problem, LogError | OSError):
+            self._fail(f"{task.get_name()} ended: {problem}")
+        else:
+            log.error("a task ended by a fault", task=task.get_name(), exc_info=problem)
+            self._fail(f"{task.get_name()} ended by a fault")
+
+    def _fail(self, what: str) -> None:
+        if self.failure is None:
+            self.failure = what
+            log.error("the process ends", cause=what)
+        self._stopping.set()
 
     async def _stop(self, door: Door, tasks: list[asyncio.Task[Any]]) -> None:
         log.info("stopping", cause=self.failure or "asked to")
-        closing = asyncio.create_task(door.close(), name="closing the door")
-        await asyncio.gather(closing, return_exceptions=True)
+        self._closing = asyncio.create_task(door.close())
+        if self._is_impatient:
+            self._closing.cancel()
+        await asyncio.gather(self._closing, return_exceptions=True)
         await self.service.close()
         if self.ingest is not None:
             await self.ingest.stop()
@@ -206,210 +242,119 @@ class MainProcess:
     async def _last_checkpoint(self) -> None:
         """Let the follower write the state of this end, so that the next start is quick."""
         assert self.writer is not None
-        if not self._is_owner or self._impatient:
+        if not self._is_owner or self._is_impatient:
             return
+        wanted = self.store.end_offset()
         self.owner.checkpoint_now("shutdown")
         try:
             await self.writer.flush()
         except LogError:
             return
-        wanted = self.store.end_offset() - 1
         deadline = asyncio.get_running_loop().time() + CHECKPOINT_WAIT_S
         while asyncio.get_running_loop().time() < deadline and self.follower.pid is not None:
             newest = self.checkpoints.list()[-1:]
-            if newest and newest[0].offset >= wanted - 64:
+            if (newest and newest[0].offset >= wanted) or self._is_impatient:
                 return
             await asyncio.sleep(0.05)
 
-    def _fail(self, what: str) -> None:
-        if self.failure is None:
-            self.failure = what
-            log.error("the process ends", cause=what)
-        self._stopping.set()
+    # -- what the fold tells (folding.Listener) ------------------------------------------
 
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled() or self._stopping.is_set():
-            return
-        problem = task.exception()
-        self._fail(f"{task.get_coro()!r} ended: {problem!r}" if problem is not None else "a task ended")
+    def append_ping(self, number: int, as_of: int) -> None:
+        """See Listener."""
+        self.own.ping(number, as_of, self.pick_log.log_time()[0])
 
-    # -- folding -------------------------------------------------------------------------
-
-    def _new_tail(self, start: FoldStart, condemned: frozenset[int]) -> Tail:
-        return Tail(start.fold, self.replica, monotonic_us(), condemned=condemned, watched=WATCHED)
-
-    def _new_shell(self, tail: Tail) -> LogTail:
-        return LogTail(
-            self.store,
-            tail,
-            on_ping=self._ping,
-            on_notices=self._noticed,
-            on_folded=self._folded,
-            on_seen=self._seen,
-            on_condemn=lambda offset, detail: self._append_owner(RecordCondemned(offset, detail[:1000])),
-        )
-
-    async def _fold(self) -> None:
-        """Fold for ever; a fold that must start anew is replaced under everybody."""
-        while True:
-            again = await self.shell.run()
-            self._write_aside(again.reason)
-            self.observer.fold_restarted(again.reason)
-            start = start_fold(self.store, self.checkpoints, before=again.before, condemned=again.condemned)
-            self._say_start(start)
-            self.tail = self._new_tail(start, again.condemned)
-            self.owner.tail = self.tail
-            self.pick_log.restart(self.tail)
-            self.shell = self._new_shell(self.tail)
-
-    def _write_aside(self, reason: str) -> None:
-        """What the fold held when it had to be given up, for whoever looks into it."""
-        tail = self.tail
-        log.error(
-            "the fold is given up",
-            reason=reason,
-            detail=tail.stopped_detail,
-            offset=tail.fold.mark.offset,
-            digests=dict(tail.fold.digests()),
-        )
-
-    def _say_start(self, start: FoldStart) -> None:
-        for name, cause in start.passed_over:
-            log.warning("a checkpoint is passed over", checkpoint=name, cause=cause)
-        if start.incomplete:
-            log.warning("the log's beginning is gone and no checkpoint bridges it: the fleet is read anew")
-        used = start.checkpoint.name if start.checkpoint is not None else "none"
-        horizon_s = log_horizon_seconds(self.store)
-        if horizon_s < HORIZON_WARN_US / SECOND_US:
-            log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
-        log.info("folding", from_offset=start.next_offset, checkpoint=used, end=self.store.end_offset())
-
-    def _noticed(self, notices: tuple[Notice, ...]) -> None:
+    def noticed(self, notices: tuple[Notice, ...], is_news: bool) -> None:
+        """See Listener."""
+        self.observer.is_quiet = not is_news
         self.observer.on_notices(notices)
+        self.observer.is_quiet = False
 
-    def _folded(self) -> None:
-        fold = self.tail.fold
+    def folded(self) -> None:
+        """See Listener."""
+        fold = self.folding.tail.fold
         self.observer.folded(fold.mark.offset)
         self.pick_log.forget_folded()
         if self.writer is None or self.ingest is None:
             return
-        if not self._is_owner:
-            if fold.state.intake.owner == (self.writer.writer, self.writer.epoch):
-                self._become_owner()
-            return
-        self.ingest.follow(fold)
+        if self._is_owner:
+            self.ingest.follow(fold)
+        elif fold.state.intake.owner == (self.writer.writer, self.writer.epoch):
+            self._become_owner(self.ingest)
 
-    def _become_owner(self) -> None:
-        """The own claim has been folded: from here on this process may speak for the fleet."""
-        assert self.ingest is not None
-        self._is_owner = True
-        label = f"{socket.gethostname()}:{os.getpid()}"
-        started = ReplicaStarted(
-            self.replica,
-            label,
-            "serve",
-            VERSION,
-            platform.python_version(),
-            (),
-            int(KIND_NEWEST),
-            tuple(sorted(FOLD_MODES)),
-        )
-        self._append_replica(started, self.tail.log_time(monotonic_us()), None)
-        if self.incomplete:
-            self._append_owner(KeysDropped((), "all"))
-            self.incomplete = False
-        self.reloading.adopt_first()
-        self.ingest.start(self.tail.fold)
-        freeze_collected()
-
-    def _seen(self, seen: Seen) -> None:
+    def seen(self, seen: Seen) -> None:
+        """See Listener."""
         fact = seen.fact
         if isinstance(fact, ConfigAdopted):
             self.reloading.on_adopted(fact)
+        elif not self._is_owner or self.ingest is None:
+            return
         elif isinstance(fact, ConfigProposed):
-            if self._is_owner:
-                self.reloading.on_proposed(fact)
-        elif isinstance(fact, PassSettled) and self._is_owner and self.ingest is not None:
-            held = self.tail.fold.state.registry.passes.get(fact.namespaces[0]) if fact.namespaces else None
+            self.reloading.on_proposed(fact)
+        elif isinstance(fact, PassSettled):
+            fold = self.folding.newest.fold
+            held = fold.state.registry.passes.get(fact.namespaces[0]) if fact.namespaces else None
             if held is not None and not held.settled:
-                self.ingest.repeat_pass(self.tail.fold)
+                self.ingest.repeat_pass(fold)
 
-    # -- writing -------------------------------------------------------------------------
+    def condemn(self, offset: int, detail: str) -> None:
+        """See Listener."""
+        self.own.of_owner(RecordCondemned(offset, detail[:1000]))
 
-    def _append_owner(self, fact: tuple[Any, ...]) -> None:
-        if self.writer is not None:
-            self.writer.append(fact)
+    def fold_given_up(self, reason: str) -> None:
+        """See Listener."""
+        self.observer.fold_restarted(reason)
+
+    def fold_replaced(self, tail: Tail) -> None:
+        """See Listener."""
+        self.owner.tail = tail
+        self.pick_log.go_on_with(tail)
+
+    def _become_owner(self, ingest: IngestSide) -> None:
+        """The own claim has been folded: from here on this process may speak for the fleet."""
+        self._is_owner = True
+        self.own.started(self.pick_log.log_time()[0])
+        if self.folding.start.incomplete:
+            self.own.of_owner(KeysDropped((), "all"))
+        self.reloading.adopt_first()
+        ingest.start(self.folding.tail.fold)
+        freeze_collected()
 
     def append_proposal(self, fact: ConfigProposed) -> None:
         """See reloading.Parts."""
-        self._append_replica(fact, self.tail.log_time(monotonic_us()), None)
+        self.own.of_replica(fact, self.pick_log.log_time()[0])
 
-    def _append_replica(
-        self, fact: tuple[Any, ...], time: int, on_done: Callable[[bool], None] | None
-    ) -> None:
-        if self.writer is None:
-            if on_done is not None:
-                asyncio.get_running_loop().call_soon(on_done, False)
-            return
-        began = monotonic_us()
-
-        def done(receipt: Receipt) -> None:
-            durable = receipt.status is Status.ACKNOWLEDGED
-            if durable:
-                self.observer.appended(monotonic_us() - began)
-            else:
-                self.observer.append_lost()
-            if on_done is not None:
-                on_done(durable)
-
-        self.writer.append(fact, importance=Importance.PICK, time=time, on_done=done)
-
-    def _ping(self, number: int, as_of: int) -> None:
-        if self.writer is not None:
-            ping = Pinged(self.replica, number, as_of)
-            self.writer.append(ping, time=self.tail.log_time(monotonic_us()))
+    # -- by the clock --------------------------------------------------------------------
 
     async def _tick(self) -> None:
         while True:
-            self.shell.tick()
+            self.folding.tick()
             if self._is_owner:
                 self.owner.on_tick(monotonic_us(), time_ns() // 1000)
-            if self.tail.readiness(monotonic_us()).ready:
-                self.pick_log.caught_up()
             await asyncio.sleep(TICK_S)
 
     def _upkeep(self) -> None:
         """In a thread: compress, and let retention go no further than kept checkpoints allow."""
-        newest = self.checkpoints.list()[-self.checkpoints_kept :]
-        self.store.retention_floor = newest[0].offset if len(newest) == self.checkpoints_kept else 0
+        kept = self.config.checkpoints.keep
+        newest = self.checkpoints.list()[-kept:]
+        self.store.retention_floor = newest[0].offset if len(newest) == kept else 0
         keep_up(self.store)
 
     # -- answering -----------------------------------------------------------------------
 
     @property
-    def config(self) -> Any:
+    def config(self) -> Config:
         """The configuration in force."""
         return self.reloading.loaded.config
 
-    def _application(self) -> web.Application:
-        sources = AdminSources(
-            config=lambda: self.config,
-            fold=lambda: self.tail.fold,
-            inactive=lambda: self.reloading.inactive,
-            propose=self.reloading.propose,
-            explain=self._explain,
-        )
-        handlers = {"/ready": self._ready}
-        if self.config.metrics.enabled:
-            handlers["/metrics"] = self._metrics
-        return build_application(self.service, handlers, admin_application(sources))
+    @property
+    def writer(self) -> LogWriter | None:
+        """The log's writer, None before the claim stands."""
+        return self.own.writer
 
-    async def _ready(self, _: web.Request) -> web.StreamResponse:
-        document = ready_document(self.tail, self.service, monotonic_us())
-        return web.json_response(document, status=200 if document["ready"] else 503)
-
-    async def _metrics(self, _: web.Request) -> web.StreamResponse:
-        return web.Response(body=await self.observer.text(), headers={"Content-Type": CONTENT_TYPE})
+    def store_figures(self) -> StoreFigures:
+        """See process_state.Parts."""
+        horizon_us = int(log_horizon_seconds(self.store) * SECOND_US)
+        return StoreFigures(stored_bytes(self.store), retention_bytes(self.store), horizon_us)
 
     def _explain(self, name: str) -> dict[str, Any]:
         """Runs in a thread. Raises PickNotFound, LogError."""

@@ -1,0 +1,54 @@
+"""What a main process answers besides chats: `/ready`, `/metrics` and the admin application.
+
+The routes themselves are the router's and the admin application's; here they are given
+their sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from app.admin import AdminSources, admin_application
+from app.folding import Folding
+from app.log_tail import monotonic_us
+from app.observe import CONTENT_TYPE, Observer
+from app.readiness import ready_document
+from app.reloading import Reloading
+from router.ingress.http_server import build_application
+from router.service import RouterService
+
+
+class Parts(Protocol):
+    """The parts of a process that are asked."""
+
+    folding: Folding
+    service: RouterService
+    observer: Observer
+    reloading: Reloading
+
+
+def application_of(parts: Parts, explain: Callable[[str], dict[str, Any]]) -> web.Application:
+    """Everything that the process serves. explain: called in a thread, see `AdminSources`."""
+    reloading = parts.reloading
+    sources = AdminSources(
+        config=lambda: reloading.loaded.config,
+        fold=lambda: parts.folding.tail.fold,
+        inactive=lambda: reloading.inactive,
+        propose=reloading.propose,
+        explain=explain,
+    )
+
+    async def ready(_: web.Request) -> web.StreamResponse:
+        document = ready_document(parts.folding.newest, parts.service, monotonic_us())
+        return web.json_response(document, status=200 if document["ready"] else 503)
+
+    async def metrics(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=await parts.observer.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    handlers = {"/ready": ready}
+    if reloading.loaded.config.metrics.enabled:
+        handlers["/metrics"] = metrics
+    return build_application(parts.service, handlers, admin_application(sources))

@@ -1,0 +1,137 @@
+"""The fold of a process that picks: begun at a checkpoint, begun anew where it must be.
+
+A fold that can go no further (a condemned record, a disagreement) is replaced. Until its
+successor has reached the end of the log, picks are made on the one that stands, marked
+suspect (decisions 10, 16): its state is old but whole, and own picks behind it are in the
+overlay. Only then everybody is handed the new one, in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from app.fold_start import FoldStart, start_fold
+from app.log_tail import LogTail, monotonic_us
+from app.tail import Seen, StopReason, Tail
+from projections.events.ports import CheckpointStore, LogReader
+from projections.notices import Notice
+
+log = structlog.get_logger("picklog")
+
+
+class Listener(Protocol):
+    """The process that a fold serves. Calls are made on the event loop."""
+
+    def append_ping(self, number: int, as_of: int) -> None:
+        """Append a ping of this process."""
+
+    def noticed(self, notices: tuple[Notice, ...], is_news: bool) -> None:
+        """What a slice told; not news: from before this process, or told already."""
+
+    def folded(self) -> None:
+        """The standing fold has gone on."""
+
+    def seen(self, seen: Seen) -> None:
+        """A watched fact was folded, once for each offset."""
+
+    def condemn(self, offset: int, detail: str) -> None:
+        """An owner appends RecordCondemned."""
+
+    def fold_given_up(self, reason: str) -> None:
+        """A successor is being folded."""
+
+    def fold_replaced(self, tail: Tail) -> None:
+        """Picks are made on this one from now on."""
+
+
+class Folding:
+    """Folds for one process. Build it, then `run` it in a task.
+
+    tail: the fold that picks read. newest: its successor while there is one, else the same.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        checkpoints: CheckpointStore,
+        replica: bytes,
+        watched: frozenset[type],
+        listener: Listener,
+    ) -> None:
+        self._reader = reader
+        self._checkpoints = checkpoints
+        self._replica = replica
+        self._watched = watched
+        self._listener = listener
+        self.start = start_fold(reader, checkpoints)
+        say_start(self.start, reader.end_offset())
+        self.tail = self.newest = self._tail_of(self.start, frozenset())
+        self._shell = self._shell_of(self.tail, reader.end_offset())
+
+    async def run(self) -> None:
+        """Fold until cancelled. Raises LogError where the log cannot be read."""
+        while True:
+            again = await self._shell.run()
+            given_up = self.newest
+            log.error(
+                "the fold is given up",
+                reason=again.reason,
+                detail=given_up.stopped_detail,
+                offset=given_up.fold.mark.offset,
+                digests=dict(given_up.fold.digests()),
+            )
+            self._listener.fold_given_up(again.reason)
+            start = start_fold(
+                self._reader, self._checkpoints, before=again.before, condemned=again.condemned
+            )
+            say_start(start, self._reader.end_offset())
+            self.newest = self._tail_of(start, again.condemned)
+            told = max(self.tail.fold.mark.offset, given_up.fold.mark.offset)
+            self._shell = self._shell_of(self.newest, told + 1)
+
+    def tick(self) -> None:
+        """Call at least twice a second."""
+        self._shell.tick()
+
+    def condemn_again(self) -> None:
+        """The process can append only now: propose what the fold stopped at before."""
+        stopped_at = self._shell.condemned
+        if stopped_at is not None and self.newest.stopped is StopReason.POISON:
+            self._listener.condemn(stopped_at.offset, stopped_at.detail)
+
+    def _folded(self) -> None:
+        if self.newest is not self.tail:
+            is_behind = self.newest.queued_records or self.newest.next_offset < self._reader.end_offset()
+            if is_behind or self.newest.stopped is not StopReason.NONE:
+                return
+            self.tail = self.newest
+            log.info("the new fold stands", offset=self.tail.fold.mark.offset)
+            self._listener.fold_replaced(self.tail)
+        self._listener.folded()
+
+    def _tail_of(self, start: FoldStart, condemned: frozenset[int]) -> Tail:
+        return Tail(start.fold, self._replica, monotonic_us(), condemned=condemned, watched=self._watched)
+
+    def _shell_of(self, tail: Tail, news_from: int) -> LogTail:
+        return LogTail(
+            self._reader,
+            tail,
+            news_from=news_from,
+            on_ping=self._listener.append_ping,
+            on_notices=self._listener.noticed,
+            on_folded=self._folded,
+            on_seen=self._listener.seen,
+            on_condemn=self._listener.condemn,
+        )
+
+
+def say_start(start: FoldStart, end_offset: int) -> None:
+    """Where a fold begins, and what was passed over on the way, as lines of the process log."""
+    for name, cause in start.passed_over:
+        log.warning("a checkpoint is passed over", checkpoint=name, cause=cause)
+    if start.incomplete:
+        log.warning("the log's beginning is gone and no checkpoint bridges it: the fleet is read anew")
+    used = start.checkpoint.name if start.checkpoint is not None else "none"
+    log.info("folding", from_offset=start.next_offset, checkpoint=used, end=end_offset)
