@@ -149,11 +149,24 @@ def owner_stamp(data: bytes) -> int | None:
 
     The record is not verified: for looking through records that were verified before.
     """
+    kind = peek_kind(data)
+    at = 4 if data[2:3] != b"\xdc" else 6  # behind the kind, which is a small integer
+    if kind == 0 or len(data) < _HEAD_BYTES_MAX // 2:
+        return None
+    if data[at] == 0xCF and data[at + 9 : at + 11] == b"\xc4\x10" and data[at + 27] < 0x80:
+        epoch = data[at + 27]  # the usual widths: u64 time, 16 bytes of writer, small epoch
+        time = int.from_bytes(data[at + 1 : at + 9], "big")
+        return time if epoch >= 1 or kind == Kind.LANE_OPENED else None
+    return _owner_stamp_slowly(data, kind)
+
+
+def _owner_stamp_slowly(data: bytes, kind: int) -> int | None:
+    """The same for heads of any widths."""
     try:
         head = msgpack.Unpacker(use_list=False, max_buffer_size=RECORD_BYTES_MAX)
         head.feed(data[2:_HEAD_BYTES_MAX])
         head.read_array_header()
-        kind, time, _writer, epoch = head.unpack(), head.unpack(), head.unpack(), head.unpack()
+        _kind, time, _writer, epoch = head.unpack(), head.unpack(), head.unpack(), head.unpack()
     except Exception:  # hostile bytes, see decode_record
         return None
     is_owned = type(epoch) is int and (epoch >= 1 or kind == Kind.LANE_OPENED)
