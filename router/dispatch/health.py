@@ -17,9 +17,9 @@ import orjson
 import structlog
 
 from projections.bounds import MIB, MODEL_NAME_CHARACTERS_MAX
+from router.dispatch.connection import TOTAL, UpstreamError
 from router.dispatch.heads import HeadRefused
 from router.dispatch.shim_pools import MODELS_LISTED_MAX, Health, Replica
-from router.dispatch.upstream import TOTAL, UpstreamError
 from router.settings import HealthSettings
 
 PROBE_BODY_BYTES_MAX: Final = 4 * MIB

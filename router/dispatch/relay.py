@@ -12,8 +12,8 @@ import asyncio
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from router.dispatch.connection import UpstreamError, UpstreamExpired
 from router.dispatch.shim_client import Begun
-from router.dispatch.upstream import UpstreamError, UpstreamExpired
 from router.dispatch.usage import Tail, Usage
 
 

@@ -19,6 +19,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from projections.bounds import KIB, MIB
+from router.dispatch.connection import (
+    FIRST_BYTE,
+    IDLE,
+    TOTAL,
+    ConnectFailed,
+    UpstreamConnection,
+    UpstreamExpired,
+    UpstreamLost,
+)
 from router.dispatch.heads import AnswerHead
 from router.dispatch.refusals import (
     NO_REPLICA,
@@ -32,15 +41,6 @@ from router.dispatch.refusals import (
     judge,
 )
 from router.dispatch.shim_pools import Permit, PoolTable, Replica
-from router.dispatch.upstream import (
-    FIRST_BYTE,
-    IDLE,
-    TOTAL,
-    ConnectFailed,
-    UpstreamConnection,
-    UpstreamExpired,
-    UpstreamLost,
-)
 from router.ingress.keys import Caller
 from router.ingress.pin_headers import Pins, forwarded_headers
 from router.metrics import RouterMetrics

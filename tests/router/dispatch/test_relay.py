@@ -13,8 +13,8 @@ import pytest
 
 from projections.events.picks import EndStatus
 from projections.registry.fleet import Role
+from router.dispatch.connection import UpstreamConnection
 from router.dispatch.relay import PushRelay, Relayed, RelayEnd
-from router.dispatch.upstream import UpstreamConnection
 from router.dispatch.usage import Usage
 from tests.router.fake_frontend import FakeFrontend, running
 from tests.router.rig import fleet_of, rig, settings_for, until, worker
