@@ -8,7 +8,7 @@ Sources: requirement rows RED-06, 09, 12, 14, 15; LOAD-05, 06; MEM-01; B-021, B-
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from projections.events.discovery import KeysDropped, PassBegan, PassEnded, PassSettled
@@ -115,10 +115,20 @@ def pass_ended(fact: PassEnded) -> Notice:
     return StatusNotice("discovery pass ended", detail)
 
 
-def keys_dropped(fact: KeysDropped, keys: int) -> Notice:
-    """Held keys were forgotten on purpose."""
+def keys_dropped(fact: KeysDropped, changes: Sequence[Change]) -> list[Notice]:
+    """Held keys were forgotten on purpose: counted by namespace, told in one line."""
     scope = ", ".join(fact.namespaces) or "all namespaces"
-    return StatusNotice("held keys dropped", f"{scope}: {keys} keys, {fact.reason}")
+    found: list[Notice] = [StatusNotice("held keys dropped", f"{scope}: {len(changes)} keys, {fact.reason}")]
+    counts: dict[str, int] = {}
+    for changed in changes:
+        counts[changed.name[1]] = counts.get(changed.name[1], 0) + 1
+    for namespace in sorted(counts):
+        found.append(
+            DiscoveryNotice(
+                DiscoveryKind.DELETE, namespace, "keys dropped", times=counts[namespace], level="debug"
+            )
+        )
+    return found
 
 
 def _trouble(held: HeldKey) -> tuple[DiscoveryKind, str, str] | None:

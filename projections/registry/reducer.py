@@ -150,14 +150,12 @@ class Registry:
         fact = record.fact
         changes: list[Change] = []
         if isinstance(fact, KeyPut):
-            change = self.keyspaces.put(fact, record.time, notices)
-            changes = [change] if change is not None else []
+            changes = self._one(self.keyspaces.put(fact, record.time, notices), notices)
         elif isinstance(fact, KeyDeleted):
-            change = self.keyspaces.delete(fact)
-            changes = [change] if change is not None else []
+            changes = self._one(self.keyspaces.delete(fact), notices)
         elif isinstance(fact, KeysDropped):
             changes = self.keyspaces.drop(fact.namespaces)
-            notices.append(observed.keys_dropped(fact, len(changes)))
+            notices += observed.keys_dropped(fact, changes)
         elif isinstance(fact, PassBegan):
             self.keyspaces.begin_pass(fact)
             notices.append(observed.pass_began(fact))
@@ -167,6 +165,12 @@ class Registry:
             self.keyspaces.end_pass(fact.namespaces)
             notices.append(observed.pass_ended(fact))
         return self._follow(changes, record.time, notices)
+
+    def _one(self, change: Change | None, notices: list[Notice]) -> list[Change]:
+        if change is None:
+            return []
+        notices += observed.change(change)
+        return [change]
 
     def _settled(self, fact: PassSettled, notices: list[Notice]) -> None:
         is_same = self.keyspaces.settle_pass(fact)
@@ -178,7 +182,6 @@ class Registry:
         """Join again what the changes concern, publish once."""
         touched: dict[Identity, None] = {}
         for change in changes:
-            notices += observed.change(change)
             self._claim(change, touched, notices)
         departed: list[WorkerKey] = []
         changed = False

@@ -94,7 +94,7 @@ def test_passes_are_told_and_restarts_by_settings_are_counted() -> None:
     script.say(PassEnded("etcd", (NS,), 1, "compacted"))
     assert [n.detail for n in script.notices if isinstance(n, StatusNotice)] == [f"etcd {NS}: compacted"]
     script.say(KeysDropped((), "connection"))
-    assert told(script) == []
+    assert told(script) == [], "nothing was held"
     script.pass_began(2, reason="connection")
     assert told(script) == [("restart", "info")]
 
@@ -107,6 +107,20 @@ def test_a_pass_that_saw_other_keys_than_the_fold_holds_is_told() -> None:
     assert [n.level for n in script.notices if isinstance(n, StatusNotice)] == ["warning"]
     script.pass_settled()
     assert not [n for n in script.notices if isinstance(n, StatusNotice)]
+
+
+def test_a_drop_is_one_line_and_counts_its_keys() -> None:
+    script = Script()
+    script.worker(7)
+    script.worker(8, namespace="other")
+    script.say(KeysDropped((), "connection"))
+    counted = [n for n in script.notices if isinstance(n, DiscoveryNotice)]
+    assert [(n.kind.label, n.namespace, n.times) for n in counted] == [
+        ("delete", NS, 2),
+        ("delete", "other", 2),
+    ]
+    (line,) = [n for n in script.notices if isinstance(n, StatusNotice)]
+    assert line.detail == "all namespaces: 4 keys, connection"
 
 
 def test_deletes_are_counted() -> None:
