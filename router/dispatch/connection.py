@@ -21,7 +21,15 @@ from typing import Final, Protocol, cast
 
 from projections.bounds import KIB
 from router.dispatch.deadline import Deadline
-from router.dispatch.heads import HEAD_BYTES_MAX, AnswerHead, ChunkDecoder, Framing, HeadRefused, parse_head
+from router.dispatch.heads import (
+    HEAD_BYTES_MAX,
+    AnswerHead,
+    BodyDecoder,
+    Framing,
+    HeadRefused,
+    body_decoder,
+    parse_head,
+)
 
 BUFFER_HIGH_BYTES: Final = 64 * KIB
 FIRST_BYTE: Final = "first_byte"
@@ -84,8 +92,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._raw = b""  # an incomplete head
         self._head: AnswerHead | None = None
-        self._decoder: ChunkDecoder | None = None
-        self._left = 0
+        self._decoder: BodyDecoder | None = None
         self._chunks: deque[bytes] = deque()
         self._buffered = 0
         self._paused = False
@@ -137,7 +144,8 @@ class UpstreamConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """See asyncio.Protocol."""
         if self._head is not None and self._head.framing is Framing.UNTIL_CLOSE and not self._complete:
-            self._finish()
+            self._complete = True
+            self._tell()
         self._break(UpstreamLost("closed", unsent=self._known_unsent()))
         return False
 
@@ -320,26 +328,17 @@ class UpstreamConnection(asyncio.Protocol):
                 self._take_head(rest)
             return
         self._head = head
-        self._left = head.length
-        if head.framing is Framing.CHUNKED:
-            self._decoder = ChunkDecoder()
-        if head.framing is Framing.NONE or (head.framing is Framing.LENGTH and not head.length):
-            self._finish()
-            if rest:
-                self._break(UpstreamLost("bytes after the answer"))
-        elif rest:
+        self._decoder = body_decoder(head)
+        if rest or self._decoder.done:
             self._take_body(rest)
-        self._wake()
+        else:
+            self._wake()
 
     def _take_body(self, data: bytes) -> None:
-        surplus = b""
-        if self._decoder is not None:
-            pieces = self._decoder.feed(data)
-            if self._decoder.done:
-                self._complete = True
-                surplus = self._decoder.surplus
-        else:
-            pieces, surplus = self._counted(data)
+        decoder = self._decoder
+        assert decoder is not None, "set with the head"
+        pieces = decoder.feed(data)
+        self._complete = decoder.done
         if self._receiver is not None:
             self._push(pieces)
         else:
@@ -348,7 +347,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._buffered += len(piece)
             if self._buffered > BUFFER_HIGH_BYTES:
                 self.hold()
-        if surplus:
+        if decoder.surplus:
             self._break(UpstreamLost("bytes after the answer"))
         elif self._complete or self._receiver is None:
             self._tell()
@@ -362,23 +361,6 @@ class UpstreamConnection(asyncio.Protocol):
         if deadline.due_s > self._total_due_s:
             deadline.cause, deadline.due_s = TOTAL, self._total_due_s
         receiver.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-
-    def _counted(self, data: bytes) -> tuple[list[bytes], bytes]:
-        """Pieces of a body that is counted or ends with the connection, and what is beyond it."""
-        head = self._head
-        if head is None or head.framing is Framing.UNTIL_CLOSE:
-            return [data], b""
-        left = self._left
-        if len(data) < left:
-            self._left = left - len(data)
-            return [data], b""
-        self._left = 0
-        self._complete = True
-        return [data[:left]], data[left:]
-
-    def _finish(self) -> None:
-        self._complete = True
-        self._tell()
 
     def _break(self, error: UpstreamError) -> None:
         if self._error is None:

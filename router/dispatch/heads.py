@@ -1,4 +1,4 @@
-"""Heads of a backend's answers: parsing, and how the body is framed.
+"""Heads of a backend's answers, and the framing of what follows them.
 
 Strict where leniency would let one answer be read as two: both framings at once, two
 different lengths, a chunk size that is no plain hex number and a bare line feed are
@@ -193,3 +193,51 @@ class ChunkDecoder:
         if len(rest) > TRAILER_BYTES_MAX:
             raise HeadRefused("trailers")
         self._held = rest
+
+
+class CountedDecoder:
+    """A body of a known length; `surplus` is what is beyond it."""
+
+    __slots__ = ("_left", "done", "surplus")
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.done = not length
+        self.surplus = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Body bytes in `data`."""
+        left = self._left
+        if len(data) < left:
+            self._left = left - len(data)
+            return [data]
+        self._left = 0
+        self.done = True
+        self.surplus = data[left:]
+        return [data[:left]] if left else []
+
+
+class OpenDecoder:
+    """A body that ends with the connection."""
+
+    __slots__ = ("done", "surplus")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.surplus = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Body bytes in `data`: all of them."""
+        return [data]
+
+
+BodyDecoder = ChunkDecoder | CountedDecoder | OpenDecoder
+
+
+def body_decoder(head: AnswerHead) -> BodyDecoder:
+    """What takes the body of an answer apart."""
+    if head.framing is Framing.CHUNKED:
+        return ChunkDecoder()
+    if head.framing is Framing.UNTIL_CLOSE:
+        return OpenDecoder()
+    return CountedDecoder(head.length)

@@ -15,6 +15,7 @@ from router.dispatch.heads import (
     ChunkDecoder,
     Framing,
     HeadRefused,
+    body_decoder,
     parse_head,
 )
 
@@ -145,3 +146,23 @@ def test_any_bytes_are_chunks_or_refused(pieces: list[bytes]) -> None:
     except HeadRefused:
         return
     assert sum(map(len, found)) <= sum(map(len, pieces))
+
+
+@given(cuts=st.lists(st.integers(0, 14), max_size=5))
+def test_counted_body_ends_at_its_length_in_any_cut(cuts: list[int]) -> None:
+    decoder = body_decoder(parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 10"))
+    found, surplus = b"", b""
+    for begin, end in pairwise([0, *sorted(cuts), 14]):
+        if decoder.done:
+            surplus += b"0123456789more"[begin:end]
+            continue
+        found += b"".join(decoder.feed(b"0123456789more"[begin:end]))
+        surplus += decoder.surplus
+    assert (found, decoder.done, surplus) == (b"0123456789", True, b"more")
+
+
+def test_body_of_no_length_is_done_at_once_and_an_open_one_never() -> None:
+    nothing = body_decoder(parse_head(b"HTTP/1.1 204 No Content"))
+    assert (nothing.done, nothing.feed(b"x"), nothing.surplus) == (True, [], b"x")
+    without_end = body_decoder(parse_head(b"HTTP/1.0 200 OK"))
+    assert (without_end.feed(b"x"), without_end.done, without_end.surplus) == ([b"x"], False, b"")
