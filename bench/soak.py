@@ -221,7 +221,9 @@ class Soak:
             self.say(DispatchEnded(ended, REPLICA, self._own_seq, now_us, ok, none, 200, "b", 1, took_us))
 
     def tick(self) -> None:
-        self.say(ClockTicked(time.time_ns() // 1000, -1, (), 0, 0))
+        """A second went by; as an owner does, with the fold's digests."""
+        noted = self.fold.mark.offset
+        self.say(ClockTicked(time.time_ns() // 1000, noted, self.fold.digests(), 0, 0))
 
     def _put_worker(self, worker_id: int, port: int | None) -> None:
         """Write or delete the three keys of a worker."""

@@ -117,7 +117,9 @@ class DirectConnector:
                 if left == 1:
                     if isinstance(problem, TimeoutError):
                         raise ConnectFailed(Reason.DIAL_TIMEOUT, str(target)) from None
-                    raise ConnectFailed(Reason.DIAL_FAILED, f"{target}: {problem.strerror}") from None
+                    raise ConnectFailed(
+                        Reason.DIAL_FAILED, f"{target}: {problem.strerror or problem}"
+                    ) from None
         raise AssertionError("there is at least one target")
 
 
