@@ -129,17 +129,14 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(figures | {"floor_loops_per_s": floor.loops_per_second()}))
         return 0
-    for name, text, goal in (
-        ("group", "1 MiB a commit", f" (goal {GOAL_RATIO:.1f})"),
-        ("few", "100 a commit", ""),
-    ):
+    tails = {"group": f" (goal {GOAL_RATIO:.1f})", "few": ""}
+    for name, text in (("group", "1 MiB a commit"), ("few", f"{FEW} a commit")):
         for size in SIZES:
-            ours, theirs, ratio = (
-                figures[f"{what}_{name}_{size}"] for what in ("segments", "sqlite", "ratio")
-            )
+            names = [f"{what}_{name}_{size}" for what in ("segments", "sqlite", "ratio")]
+            ours, theirs, ratio = (figures[one] for one in names)
             print(
                 f"append, {size} B, {text}, synced: segments {ours:,.0f}/s, SQLite WAL {theirs:,.0f}/s, "
-                f"ratio {ratio:.2f}{tail}"
+                f"ratio {ratio:.2f}{tails[name]}"
             )
     print(
         f"append of samples, not synced, with envelope, check word and chain: {figures['ready']:,.0f}/s "
