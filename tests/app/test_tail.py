@@ -281,3 +281,12 @@ def test_time_does_not_run_backwards_when_the_clock_is_given_an_older_moment() -
     lane.read(now=1_000_000)
     assert lane.tail.log_time(2_000_000) == 11 * SECOND_US
     assert lane.tail.log_time(1_500_000) == 11 * SECOND_US
+
+
+def test_bytes_shorter_than_a_check_word_are_refused_and_counted_like_any_other() -> None:
+    lane = Lane()
+    for data in (b"", b"x", b"1234567"):
+        lane.log.commit([data])
+    lane.read(0)
+    assert lane.tail.fold.mark.offset == 3
+    assert lane.tail.stopped is StopReason.NONE
