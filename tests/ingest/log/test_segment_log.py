@@ -18,7 +18,6 @@ from ingest.log.reserve import RESERVE_STEP_BYTES, Room
 from ingest.log.segment_files import Disk, LogHeld, log_folder
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_reader import SegmentReader
-from ingest.log.segment_settings import SegmentSettings
 from ingest.log.segment_upkeep import compress_sealed, forget
 from projections.bounds import MIB, SECOND_US
 from projections.events.ports import LogFailed, LogFull, LogReader, LogStore
@@ -330,11 +329,3 @@ async def test_a_waiter_is_woken_by_the_commit(log: SegmentLog) -> None:
 async def test_waiting_in_vain_ends_after_its_time(log: SegmentLog) -> None:
     await log.wait(100, 0.001)
     assert log.read(100, EVERYTHING) == []
-
-
-def test_settings_of_the_contract_are_the_defaults() -> None:
-    settings = SegmentSettings()
-    assert settings.segment_bytes == 256 * MIB
-    assert settings.reserve_bytes == 64 * MIB
-    assert settings.retention_age_us == 7 * 24 * 3600 * SECOND_US
-    assert settings.retention_share == 25
