@@ -89,6 +89,14 @@ class LogSuite(ABC):
             assert [offset for offset, _ in found] == list(range(log.end_offset()))
             assert all(number_of(data) == offset for offset, data in found)
 
+    def test_the_smallest_read_far_from_any_index_entry_finds_its_record(self) -> None:
+        log = self.make()
+        end = self.batches(log, *[1] * 200)
+        for start in range(0, end, 7):
+            for reader in (log, self.reader_of(log)):
+                (batch,) = reader.read(start, 1)
+                assert (batch.first_offset, number_of(batch.records[0])) == (start, start)
+
     def test_reading_beyond_the_end_finds_nothing(self) -> None:
         log = self.make()
         end = self.batches(log, 3)

@@ -121,9 +121,9 @@ class SegmentReader:
             cursor = self._seek(start)
         found: list[RecordBatch] = []
         size, want = 0, min(FIRST_READ_BYTES, max(4096, bytes_max))
-        while cursor.offset < end and size < bytes_max:
+        while cursor.offset < end and (size < bytes_max or not found):  # walking to `start` may cost more
             buffer = cursor.segment.read_at(cursor.position, want)
-            taken = self._take(cursor, buffer, start, end, bytes_max - size, found)
+            taken = self._take(cursor, buffer, start, end, max(1, bytes_max - size), found)
             size += taken
             if taken == 0:
                 step = self._unfinished(cursor, buffer, end)
