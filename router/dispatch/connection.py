@@ -103,6 +103,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._interim = 0
         self._bodiless = False
         self._deadline = Deadline(loop, self._on_due)
+        self._waiting: select.poll | None = None
         self._receiver: Receiver | None = None
         self._idle_s = 0.0
         self._total_due_s = 0.0
@@ -290,12 +291,13 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         if self._error is not None or transport is None or transport.is_closing():
             return False
-        raw = transport.get_extra_info("socket")
-        if raw is None:
-            return False
-        poll = select.poll()
-        poll.register(raw.fileno(), _WAITING_EVENTS)
-        return not poll.poll(0)
+        if self._waiting is None:
+            raw = transport.get_extra_info("socket")
+            if raw is None:
+                return False
+            self._waiting = select.poll()
+            self._waiting.register(raw.fileno(), _WAITING_EVENTS)
+        return not self._waiting.poll(0)
 
     def abort(self) -> None:
         """Close at once; whoever waits gets UpstreamLost."""

@@ -128,37 +128,46 @@ class ChunkDecoder:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Body bytes in `data`. Raises HeadRefused at broken framing."""
-        found: list[bytes] = []
         if self._held:
             data = self._held + data
             self._held = b""
-        place, size = 0, len(data)
-        while place < size and not self.done:
-            if self._left:
-                end = place + self._left
-                if data[end : end + 2] == b"\r\n":  # all of a chunk is here, the usual case
-                    found.append(data[place:end])
-                    self._left = 0
-                    place = end + 2
+        found: list[bytes] = []
+        place, size, left = 0, len(data), self._left
+        while place < size:
+            if not left:
+                match = None if self._ending else _SIZE.match(data, place)
+                if match is None:
+                    moved = self._line(data, place)
+                    if moved == place:
+                        self._hold(data[place:])
+                        break
+                    place = moved
+                    if self.done:
+                        self.surplus = data[place:]
+                        break
                     continue
-                end = min(end, size)
+                place = match.end()
+                left = int(match[1], 16)
+                if not left:
+                    self._ending = 2
+                    continue
+            end = place + left
+            if data[end : end + 2] == b"\r\n":  # all of a chunk is here, the usual case
                 found.append(data[place:end])
-                self._left -= end - place
-                place = end
-                if not self._left:
-                    self._ending = 1
+                place, left = end + 2, 0
                 continue
-            moved = self._line(data, place)
-            if moved == place:
-                self._hold(data[place:])
-                return found
-            place = moved
-        if self.done:
-            self.surplus = data[place:]
+            end = min(end, size)
+            if place < end:
+                found.append(data[place:end])
+                left -= end - place
+                place = end
+            if not left:
+                self._ending = 1
+        self._left = left
         return found
 
     def _line(self, data: bytes, place: int) -> int:
-        """Take one line at `place`; the place after it, or `place` where it is incomplete."""
+        """Take a line that is no chunk's size; the place after it, or `place` where it is incomplete."""
         if self._ending == 1:
             if data[place : place + 2] == b"\r\n":
                 self._ending = 0
@@ -168,15 +177,9 @@ class ChunkDecoder:
             raise HeadRefused("chunk end")
         if self._ending == 2:
             return self._trailer(data, place)
-        match = _SIZE.match(data, place)
-        if match is None:
-            if len(data) - place > CHUNK_LINE_BYTES_MAX or b"\n" in data[place:]:
-                raise HeadRefused("chunk size")
-            return place
-        self._left = int(match[1], 16)
-        if not self._left:
-            self._ending = 2
-        return match.end()
+        if len(data) - place > CHUNK_LINE_BYTES_MAX or b"\n" in data[place:]:
+            raise HeadRefused("chunk size")
+        return place
 
     def _trailer(self, data: bytes, place: int) -> int:
         end = data.find(b"\r\n", place)

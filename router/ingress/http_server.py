@@ -63,11 +63,16 @@ def build_application(
 
 
 class Door:
-    """The server of one process, listening on any number of addresses."""
+    """The server of one process, listening on any number of addresses.
 
-    def __init__(self, application: web.Application) -> None:
+    service: its two chat routes are found without the application's router.
+    """
+
+    def __init__(self, application: web.Application, service: RouterService | None = None) -> None:
+        routes = () if service is None else (Route.CHAT, Route.COMPLETIONS)
         self._runner = _Runner(
             application,
+            {route.value: ChatRoute(service, route) for route in routes if service is not None},
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=KEEPALIVE_S,
@@ -145,14 +150,24 @@ class _Server(web.Server):
 
 
 class _Runner(web.AppRunner):
-    """Runs an application behind our server."""
+    """Runs an application behind our server, and the busiest routes before it."""
 
-    __slots__ = ()
+    __slots__ = ("_busiest",)
+
+    def __init__(self, application: web.Application, busiest: dict[str, ChatRoute], **settings: Any) -> None:
+        super().__init__(application, **settings)
+        self._busiest = busiest
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
+        busiest, handle = self._busiest, made.request_handler
+
+        def route(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+            found = busiest.get(request.raw_path)
+            return handle(request) if found is None or request.method != "POST" else found(request)
+
         return _Server(
-            made.request_handler,
+            route,
             request_factory=made.request_factory,
             handler_cancellation=True,
             loop=asyncio.get_running_loop(),

@@ -12,6 +12,7 @@ caller (B-101), and what describes the body, which is counted anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from projections.bounds import REQUEST_ID_CHARACTERS_MAX
@@ -63,6 +64,8 @@ _CONTINUUM_PREFIX: Final = b"x-continuum-"
 STAYS_OF_REQUEST: Final = PIN_ALIASES | HOP_BY_HOP | _REQUEST_ONLY
 STAYS_OF_ANSWER: Final = PIN_ALIASES | HOP_BY_HOP | _ANSWER_ONLY
 
+NAMES_REMEMBERED: Final = 1024  # judgements on header names
+
 ROUTING_PATH: Final = "X-Continuum-Routing-Path"
 BACKEND: Final = "X-Continuum-Backend"
 DECODE_WORKER: Final = "X-Continuum-Decode-Worker"
@@ -99,13 +102,19 @@ def answer_headers(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
 
 def _kept(headers: RawHeaders, stays: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
     named = _named_by_connection(headers)
-    kept = []
-    for name, value in headers:
-        plain = name.lower().replace(b"_", b"-")
-        if plain in stays or plain in named or plain.startswith((DYNAMO_PREFIX, _CONTINUUM_PREFIX)):
-            continue
-        kept.append((name, value))
-    return kept
+    if not named:
+        return [header for header in headers if not _stays(header[0], stays)]
+    return [
+        header
+        for header in headers
+        if not _stays(header[0], stays) and header[0].lower().replace(b"_", b"-") not in named
+    ]
+
+
+@lru_cache(NAMES_REMEMBERED)
+def _stays(name: bytes, stays: frozenset[bytes]) -> bool:
+    plain = name.lower().replace(b"_", b"-")
+    return plain in stays or plain.startswith((DYNAMO_PREFIX, _CONTINUUM_PREFIX))
 
 
 def _named_by_connection(headers: RawHeaders) -> frozenset[bytes]:

@@ -268,7 +268,7 @@ async def rig(
     log = FakeLog(fleet, pick_settings_for(settings, model_map))
     counts = Counts()
     service = RouterService(log, pick, settings, counts)
-    door = Door(build_application(service, {}))
+    door = Door(build_application(service, {}), service)
     port = await door.listen_tcp("127.0.0.1", 0)
     await service.start()
     session = ClientSession(timeout=ClientTimeout(total=30), auto_decompress=False)
