@@ -159,8 +159,8 @@ class _Scout:
         numbers = set(range(folded_seq + 1, pick.own_seq + 1))
         seen: set[int] = set()
         for number, offset, fact in sorted(line, key=lambda entry: entry[:2]):
-            if number > pick.own_seq or offset <= pick.as_of or number in seen:
-                continue
+            if not folded_seq < number <= pick.own_seq or offset <= pick.as_of or number in seen:
+                continue  # later, or held by the fold, which a copy that arrived twice does not undo
             seen.add(number)
             numbers.discard(number)
             if isinstance(fact, LostPick):
