@@ -40,6 +40,7 @@ from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX,
 from projections.events.codec import encode_record
 from projections.events.control import WriterContinued
 from projections.events.envelope import REPLICA_EPOCH
+from projections.events.picks import PicksLost
 from projections.events.signals import SampleReceived, SubscriptionChanged
 
 __all__ = [
@@ -237,7 +238,7 @@ class Appender:
     @property
     def lost_picks(self) -> int:
         """Ledger lines that wait to be written."""
-        return len(self._picks.lost)
+        return self._picks.lines
 
     @property
     def is_idle(self) -> bool:
@@ -249,11 +250,7 @@ class Appender:
     def _cut(self, now_us: int) -> list[Effect]:
         """The next batch. Sequences grow in the order of the log: what is urgent goes first."""
         is_open = self.state is State.OPEN
-        if is_open and self.lost_picks:
-            for fact in self._picks.lost.take():
-                entry = Entry(fact, Importance.CONTROL, None, None, now_us)
-                self._enter(entry, now_us)
-                self._pending.append(entry)
+        effects = self._tell_lost(now_us) if is_open and self.lost_picks else []
         if self._urgent and self._pending and self._pending[0].sequence < self._urgent[-1].sequence:
             self._renew(self._pending, now_us)
         records: list[bytes] = []
@@ -271,11 +268,11 @@ class Appender:
                         self._picks.remove(entry)
                 queue.popleft()
         if not records:
-            return []
+            return effects
         self.pending_bytes -= size
         self._sent_at = now_us
         self._flight_number += 1
-        return [Send(self._flight_number, records, self.is_full)]
+        return [*effects, Send(self._flight_number, records, self.is_full)]
 
     def _expect(self, number: int) -> None:
         if number != self._flight_number or not self._flight:
@@ -343,6 +340,24 @@ class Appender:
         elif type(fact) is SubscriptionChanged:
             self._uncovered.pop((fact.namespace, fact.publisher_id), None)
         return fact
+
+    def _tell_lost(self, now_us: int) -> list[Effect]:
+        """Ledger lines become records, where their picks stood; sequences behind them move on."""
+        effects: list[Effect] = []
+        waiting, folded = self._picks.place(self._pending)
+        for entry in folded:
+            self.pending_bytes -= entry.size
+            effects.extend(entry.settled(Status.LOST))
+        self._pending.clear()
+        for one in waiting:
+            if isinstance(one, PicksLost):
+                entry = Entry(one, Importance.CONTROL, None, None, now_us)
+                self._enter(entry, now_us)
+            else:
+                entry = one
+                self._renew((entry,), now_us)
+            self._pending.append(entry)
+        return effects
 
     def _bound_picks(self, now_us: int) -> list[Effect]:
         """Shrink the oldest picks to ledger lines beyond the buffer's count or age."""

@@ -27,7 +27,7 @@ from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX,
 from projections.events.codec import decode_record
 from projections.events.control import CheckpointDue, LaneOpened, Pinged, WriterContinued
 from projections.events.envelope import Record
-from projections.events.picks import PicksLost
+from projections.events.picks import DispatchEnded, Fault, PickMade, PicksLost
 from tests.ingest.log.facts import REPLICA, end, pick, reconnected, sample
 
 W1, W2 = b"writer-number-01", b"writer-number-02"
@@ -306,11 +306,12 @@ def test_picks_that_wait_over_thirty_seconds_become_ledger_lines_and_nothing_els
     machine.on_submitted(6 * SECOND_US, end(99), PICK, time=1, tag="e99")
     machine.on_failed(7 * SECOND_US, sent(machine.on_tick(7 * SECOND_US)).number, is_full=False)
     lost = machine._bound_picks(31 * SECOND_US)
-    assert receipts(lost) == [("p1", Status.LOST, None), ("e1", Status.LOST, None)]
+    assert receipts(lost) == [("p1", Status.LOST, None)]
     assert machine.lost_picks == 1
-    records = facts(sent(machine.on_tick(31 * SECOND_US)))
-    assert records[:2] == [pick(2), end(99)]
-    told = records[2]
+    effects = machine.on_tick(31 * SECOND_US)
+    assert receipts(effects) == [("e1", Status.LOST, None)]
+    told, *records = facts(sent(effects))
+    assert records == [pick(2), end(99)]
     assert isinstance(told, PicksLost)
     line = told.lines[0]
     assert (line.pick_id, line.ended_seq, line.ended_at) == (pick(1).pick_id, end(1).own_seq, end(1).ended_at)
@@ -324,7 +325,29 @@ def test_no_more_than_the_stated_number_of_picks_wait() -> None:
     assert machine.lost_picks == 5
     found = facts(sent(machine.on_tick(0)))
     assert len(found) == PICKS_BUFFERED_MAX + 1
-    assert [line.own_seq for line in found[-1].lines] == [0, 2, 4, 6, 8]  # type: ignore[attr-defined]
+    assert [line.own_seq for line in found[0].lines] == [0, 2, 4, 6, 8]  # type: ignore[attr-defined]
+
+
+@pytest.mark.req("EVS-06", "EVS-17")
+def test_lines_stand_where_their_picks_stood_so_that_own_numbers_reach_the_log_in_order() -> None:
+    machine = replica()
+    machine.on_submitted(0, end(7), PICK, time=1)
+    machine.on_submitted(0, pick(8), PICK, time=1)
+    machine.on_submitted(0, end(6), PICK, time=1)
+    machine.on_submitted(20 * SECOND_US, pick(9), PICK, time=1)
+    machine.on_submitted(20 * SECOND_US, end(8), PICK, time=1)
+    told = facts(sent(machine.on_tick(31 * SECOND_US)))
+    assert [type(fact) for fact in told] == [DispatchEnded, PicksLost, DispatchEnded, PickMade, DispatchEnded]
+    assert told[1].lines[0].ended_seq is None, "its end is told in its own place"  # type: ignore[attr-defined]
+
+
+@pytest.mark.req("EVS-17")
+def test_an_end_that_accuses_its_workers_is_not_folded_into_a_line() -> None:
+    machine = replica()
+    machine.on_submitted(0, pick(1), PICK, time=1)
+    machine.on_submitted(0, end(1)._replace(fault=int(Fault.FAULT)), PICK, time=1)
+    told = facts(sent(machine.on_tick(31 * SECOND_US)))
+    assert [type(fact) for fact in told] == [PicksLost, DispatchEnded]
 
 
 def test_ledger_lines_that_could_not_be_written_are_written_later() -> None:
