@@ -1,0 +1,224 @@
+"""What must be true of every finished run, whatever went wrong in it.
+
+`check_all` raises AssertionError with what, where and which pick. Texts name the first
+offence alone; the seed tells the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import xxhash
+from blake3 import blake3
+
+from ingest.wire.fleet_keys import full_key
+from projections.checkpoint import fold_from_checkpoint
+from projections.events.codec import RecordRefused, decode_record
+from projections.events.control import RecordCondemned
+from projections.events.discovery import Keyspace
+from projections.events.envelope import Record
+from projections.events.picks import DispatchEnded, PickMade, PicksLost
+from projections.fold import Fold
+from projections.notices import Notice
+from replay.engine import Unverifiable
+from replay.verify import verify
+from router.picker.rows import CandidateRow, pack_rows, unpack_rows
+from tests.simulation.naive_model import Expected, NaiveModel
+from tests.simulation.simulator import Simulator, acknowledged
+from tests.simulation.world_process import Replica
+from tests.simulation.world_router import SimRouter
+
+
+class Finished:
+    """A run with its log decoded."""
+
+    def __init__(self, sim: Simulator) -> None:
+        self.sim = sim
+        self.raw = list(sim.log.records())
+        self.records: list[Record] = []
+        for offset, data in self.raw:
+            try:
+                self.records.append(decode_record(offset, data))
+            except RecordRefused:
+                continue
+        self.condemned = frozenset(
+            record.fact.offset for record in self.records if isinstance(record.fact, RecordCondemned)
+        )
+
+
+def check_all(sim: Simulator) -> None:
+    """Everything below, the cheapest first."""
+    run = Finished(sim)
+    acknowledged_records_are_in_the_log(run)
+    every_dispatch_ends_once(run)
+    outputs_were_opened_once(run)
+    folds_agree_at_equal_offsets(run)
+    checkpoint_and_tail_are_the_full_fold(run)
+    the_fleet_is_what_the_store_holds(run)
+    replay_repeats_every_pick(run)
+    the_naive_model_agrees(run)
+
+
+def acknowledged_records_are_in_the_log(run: Finished) -> None:
+    """Whatever was said to be durable stands where it was said to stand."""
+    at = {record.offset: record.fact for record in run.records}
+    for fact, offset in acknowledged(run.sim.receipts):
+        assert at.get(offset) == fact, f"acknowledged at {offset}, which holds {at.get(offset)!r}"
+
+
+def every_dispatch_ends_once(run: Finished) -> None:
+    """In the log: one end for each pick that chose a worker, unless its replica died."""
+    ends: defaultdict[bytes, set[int]] = defaultdict(set)
+    picked: set[bytes] = set()
+    for record in run.records:
+        fact = record.fact
+        if isinstance(fact, PickMade):
+            picked.add(fact.pick_id)
+        elif isinstance(fact, DispatchEnded):
+            ends[fact.pick_id].add(fact.own_seq)
+        elif isinstance(fact, PicksLost):
+            for lost in fact.lines:
+                picked.add(lost.pick_id)
+                if lost.ended_seq is not None:
+                    ends[lost.pick_id].add(lost.ended_seq)
+    assert all(len(numbers) == 1 for numbers in ends.values()), "a dispatch has two ends"
+    for request in run.sim.requests:
+        made = request.made
+        assert made is not None
+        if not request.process.is_alive:
+            continue
+        assert made.pick_id in picked, f"pick {made.pick_id.hex()} of a living replica is not in the log"
+        chose = made.outcome.decode.chosen is not None
+        assert (made.pick_id in ends) == chose, f"pick {made.pick_id.hex()}: ends {ends.get(made.pick_id)}"
+
+
+def outputs_were_opened_once(run: Finished) -> None:
+    """Every client that stayed with a living replica got its first byte."""
+    for request in run.sim.requests:
+        if request.process.is_alive and request.dispatches and not request.has_left:
+            assert request.opened is not None, "a client waits for ever"
+
+
+def full_fold(run: Finished, offsets: set[int]) -> tuple[Fold, dict[int, tuple[tuple[str, int], ...]]]:
+    """One fold over everything, with its digests after the named offsets."""
+    fold = Fold(condemned=run.condemned)
+    notices: list[Notice] = []
+    found = {}
+    stamp = 0
+    for offset, data in run.raw:
+        fold.apply(offset, data, notices)
+        assert fold.state.intake.stamp >= stamp, f"log time went back at {offset}"
+        stamp = fold.state.intake.stamp
+        if offset in offsets:
+            found[offset] = fold.digests()
+    return fold, found
+
+
+def folds_agree_at_equal_offsets(run: Finished) -> None:
+    """All processes, whatever slices they took, however often they began anew."""
+    reported = run.sim.digests
+    known_from = max(run.condemned, default=-1)
+    _, digests = full_fold(run, {offset for _, offset, _ in reported})
+    for name, offset, theirs in reported:
+        if run.condemned and offset <= known_from:
+            continue  # whoever folded it before it was condemned knew less
+        assert digests[offset] == theirs, f"{name} disagrees at {offset}: {_differing(digests[offset], theirs)}"
+
+
+def checkpoint_and_tail_are_the_full_fold(run: Finished) -> None:
+    """From every checkpoint that was written."""
+    full, _ = full_fold(run, set())
+    for info in run.sim.checkpoints.list()[-3:]:
+        fold = fold_from_checkpoint(run.sim.checkpoints.read(info), condemned=run.condemned)
+        for offset, data in run.raw:
+            if offset > info.offset:
+                fold.apply(offset, data, [])
+        assert fold.digests() == full.digests(), (
+            f"checkpoint {info.offset}: {_differing(full.digests(), fold.digests())}"
+        )
+
+
+def the_fleet_is_what_the_store_holds(run: Finished) -> None:
+    """Once a pass stands: the fold holds exactly the store's keys."""
+    owner = run.sim.owner
+    if owner is None or owner.discovery is None or not owner.discovery.is_watching:
+        assert run.sim.chances.seconds == 0, "no owner watches the store after everything healed"
+        return
+    fold, _ = full_fold(run, set())
+    held = {
+        full_key(Keyspace(keyspace), space, key): digest
+        for (keyspace, space, key), digest in fold.state.registry.keyspaces.held_digests(()).items()
+    }
+    stored = {key: blake3(value).digest() for key, (_, value) in run.sim.store.keys.items()}
+    differing = sorted(key for key in held.keys() | stored.keys() if held.get(key) != stored.get(key))
+    assert not differing, f"held and stored differ: {differing}"
+
+
+def replay_repeats_every_pick(run: Finished) -> None:
+    """0 different; unverifiable only what was made on a fold that had stopped."""
+    report = verify(run.sim.log.store, run.sim.checkpoints if run.sim.rng.random() < 0.5 else None)
+    assert report.different == 0, f"{report.first_difference}"
+    allowed = {Unverifiable.SUSPECT} if run.sim.restarts or run.sim.stops else set()
+    assert set(report.reasons) <= allowed, f"unverifiable: {report.reasons}"
+    assert report.picks == sum(isinstance(record.fact, PickMade) for record in run.records)
+
+
+def the_naive_model_agrees(run: Finished) -> None:
+    """At every pick, those whose records were lost included."""
+    model = NaiveModel(run.raw, run.condemned)
+    fold, _ = full_fold(run, set())
+    for router in [*run.sim.routers]:
+        for _, made in router.own:
+            if isinstance(made, PickMade) and not made.suspect:
+                held = fold.settings(made.config_version)
+                assert held is not None, f"settings {made.config_version} of a pick are unknown"
+                compare(model.pick(made, router.own, held.pick), made, router)
+
+
+def compare(expected: Expected, made: PickMade, router: SimRouter) -> None:
+    """Reasons, winners, rows and rotations, field by field."""
+    outcome = made.outcome
+    where = f"{router.process.name} pick {made.own_seq} at {made.as_of}"
+    for phase, rows in ((outcome.prefill, expected.prefill_rows), (outcome.decode, expected.decode_rows)):
+        _compare_rows(f"{where} {'prefill' if phase is outcome.prefill else 'decode'}", phase, rows)
+    got: dict[str, Any] = {
+        "prefill_reason": outcome.prefill.reason,
+        "decode_reason": outcome.decode.reason,
+        "prefill": _place(outcome.namespace, outcome.prefill.chosen),
+        "decode": _place(outcome.namespace, outcome.decode.chosen),
+        "prefill_rotation": outcome.rotation_prefill,
+        "decode_rotation": outcome.rotation_decode,
+    }
+    for name, value in got.items():
+        assert value == getattr(expected, name), f"{where}: {name} {value}, expected {getattr(expected, name)}"
+    digest = xxhash.xxh3_128(pack_rows(expected.prefill_rows))
+    digest.update(pack_rows(expected.decode_rows))
+    assert digest.digest() == outcome.rows_digest, f"{where}: a row beyond the best ones differs"
+
+
+def _compare_rows(where: str, phase: Any, rows: list[CandidateRow]) -> None:
+    assert phase.candidates == len(rows), f"{where}: {phase.candidates} candidates, expected {len(rows)}"
+    expected = {row[:3]: row for row in rows}
+    for row in unpack_rows(phase.rows):
+        mine = expected.get(row[:3])
+        assert mine is not None, f"{where}: {row} is no candidate"
+        for name, value, other in zip(CandidateRow._fields, row, mine, strict=True):
+            assert value == other, f"{where}: {name} {value}, expected {other} of {mine}"
+
+
+def _place(namespace: str | None, chosen: Any) -> tuple[str, int, int] | None:
+    return None if chosen is None or namespace is None else (namespace, chosen.instance_id, chosen.dp_rank)
+
+
+def _differing(some: tuple[tuple[str, int], ...], others: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(mine[0] for mine, other in zip(some, others, strict=True) if mine != other)
+
+
+def idle_writers(run: Finished) -> Counter[str]:
+    """Living writers that still wait for something."""
+    return Counter(
+        process.name
+        for process in run.sim.processes
+        if isinstance(process, Replica) and process.is_alive and not process.appender.is_idle
+    )
