@@ -310,6 +310,8 @@ class Fold:
         stamp = self.state.intake.stamp
         self.state.intake.forget_writers()
         self.state.ledger.prune(stamp)
+        # whether or not anybody asks, so that what waits to be worked in stays bounded
+        self.state.digests()
         self.state.status.apply_tick(record.offset, fact, stamp)
 
     def _started(self, record: Record, notices: list[Notice]) -> None:

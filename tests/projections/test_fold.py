@@ -13,7 +13,7 @@ import xxhash
 
 from projections import fold as module
 from projections.events.codec import encode_record
-from projections.events.control import FoldModeAdopted, RecordCondemned
+from projections.events.control import ClockTicked, FoldModeAdopted, RecordCondemned
 from projections.events.discovery import Keyspace
 from projections.events.envelope import NOTHING
 from projections.events.held import WriterSeen
@@ -24,8 +24,10 @@ from projections.fold import Fold, FoldStopped, UnknownFoldMode
 from projections.load.store import LoadStore
 from projections.notices import FrameResult, IntakeNotice, Notice, SampleNotice
 from projections.view import Overlay
+from replay.engine import records_of
 from tests.projections.fleet_script import NS, OWNER, REPLICA, Script, endpoint, instance_key
 from tests.projections.log_story import pick, story
+from tests.replay.recorded_log import RecordedLog
 
 ROOT = Path(__file__).parents[2]
 
@@ -275,3 +277,16 @@ def test_who_leaves_takes_ledger_lines_along() -> None:
     assert len(script.fold.state.ledger) == 0
     script.put(Keyspace.INSTANCES, instance_key(7), endpoint(7))
     assert len(script.fold.state.ledger) == 0
+
+
+def test_what_waits_for_a_digest_stays_bounded_in_a_fold_that_nobody_asks() -> None:
+    """A long replay asks no digest; departed workers must not pile up behind it."""
+    world = RecordedLog(workers=1)
+    for number in range(200):
+        world.sample(1, number)
+        world.say(ClockTicked(0, -1, (), 0, 0))
+    fold = Fold()
+    for offset, data in records_of(world.log, 0):
+        fold.apply(offset, data, [])
+    assert len(fold.state.load._changed) <= 1
+    assert len(fold.state.ledger._changed) <= 1
