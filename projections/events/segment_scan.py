@@ -93,9 +93,7 @@ def _stop_at(
         footer, _ = read_footer(data, position, header, head)
         if footer.first_offset == offset and footer_position(data[-TAIL_BYTES:], header) == position:
             return Stop(StopKind.SEALED, position, offset), footer.head
-        detail = (
-            f"a footer of offset {footer.first_offset} in a wrong place, {offset} is due"
-        )
+        detail = f"a footer of offset {footer.first_offset} in a wrong place, {offset} is due"
     except SegmentRefused:
         pass
     for later in good_frames_after(data, position, header):
