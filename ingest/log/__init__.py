@@ -1,16 +1,23 @@
 """The log that keeps facts: step machines that decide, files that hold.
 
-appender       what a writer sends next, what it sheds, what it does after an unclear append
-outage         ledger lines of picks whose records had to be dropped
-claim          who is the owner
-log_clock      log time of the owner
-log_writer     the asyncio shell around the three
-segment_log    the owner's side of the files: commit, roll, recover
-segment_upkeep compression, retention, reserve, horizon
-segment_reader the reading side, in any process
-segment_store  one stored segment, plain or compressed, as bytes at positions
-segment_files  names, permissions and the few calls of the operating system that can fail
-manifest       what is known of each segment without opening it
-durable_mark   how far readers of other processes may see
-raw_frames     raw frames beside the log, by offset
+appender         what a writer sends next, what it sheds, what it does after an unclear append
+appends          the words between the appender and its shell: importance, receipt, effects
+outage           ledger lines of picks whose records had to be dropped
+claim            who is the owner
+log_clock        log time of the owner
+log_writer       the asyncio shell around the appender
+ownership        the shell of the claim: appends it and reads it back
+last_owner       who owned a log last, and until when
+segment_log      the owner's side of the files: commit and roll
+segment_recovery opening for writing: what a crash left is cut, damage is reported
+segment_upkeep   compression, retention, horizon
+segment_settings sizes and ages
+reserve          room kept for critical records when the disk is full
+segment_reader   the reading side, in any process
+segment_store    one stored segment, plain or compressed, as bytes at positions
+segment_files    names, permissions and the few calls of the operating system that can fail
+manifest         what is known of each segment without opening it
+durable_mark     how far readers of other processes may see
+log_check        walking a whole log: check words, order and hash chain
+raw_frames       raw frames beside the log, by offset
 """
