@@ -98,7 +98,8 @@ class Appender:
         self._retry_at = 0
         self._last_acknowledged = 0
         self._picks = PickBuffer()
-        self._uncovered: dict[tuple[str, int], tuple[int, int]] = {}  # publisher: connection, from
+        # by publisher what was shed as one sample; None where it cannot be said as one
+        self._uncovered: dict[tuple[str, int], SampleReceived | None] = {}
 
     # Events --------------------------------------------------------------------------
 
@@ -314,11 +315,12 @@ class Appender:
         fact = entry.fact
         if type(fact) is SampleReceived:
             publisher = fact.namespace, fact.publisher_id
-            owed = self._uncovered.get(publisher)
-            covers_from = fact.covers_from
-            if owed is not None and owed[0] == fact.connection:
-                covers_from = min(owed[1], covers_from)
-            self._uncovered[publisher] = fact.connection, covers_from
+            owed = self._uncovered.get(publisher, fact)
+            if owed is not fact and owed is not None and owed.connection == fact.connection:
+                owed = _merged(owed, fact)
+            elif owed is not None:
+                owed = fact
+            self._uncovered[publisher] = owed
         return entry.settled(Status.SHED)
 
     def _purge(self) -> list[Effect]:
@@ -332,11 +334,15 @@ class Appender:
         return effects
 
     def _covering(self, fact: Fact) -> Fact:
-        """A sample that goes through covers the ones of its connection that were shed."""
+        """A sample that goes through covers the shed ones before it, if they say no more than it does.
+
+        They do where all were of its rank and no number was missing between them. Otherwise
+        the hole stays visible, and the fold drops what it holds of the publisher.
+        """
         if type(fact) is SampleReceived:
             owed = self._uncovered.pop((fact.namespace, fact.publisher_id), None)
-            if owed is not None and owed[0] == fact.connection:
-                return fact._replace(covers_from=min(owed[1], fact.covers_from))
+            if owed is not None and owed.connection == fact.connection:
+                return _merged(owed, fact) or fact
         elif type(fact) is SubscriptionChanged:
             self._uncovered.pop((fact.namespace, fact.publisher_id), None)
         return fact
@@ -367,3 +373,12 @@ class Appender:
             entry.data = None
             effects.extend(entry.settled(Status.LOST))
         return effects
+
+
+def _merged(older: SampleReceived, newer: SampleReceived) -> SampleReceived | None:
+    """The newer sample in place of both, None where the older one said something of its own."""
+    if older.worker_id != newer.worker_id or older.dp_rank != newer.dp_rank:
+        return None
+    if newer.covers_from > older.sequence + 1:
+        return None
+    return newer._replace(covers_from=min(older.covers_from, newer.covers_from))

@@ -259,6 +259,21 @@ def test_waiting_samples_that_are_shed_are_covered_from_the_oldest_one_on() -> N
     assert facts(sent(machine.on_tick(5))) == [sample(7)._replace(covers_from=4)]
 
 
+@pytest.mark.req("STORE-14")
+def test_what_another_rank_said_or_what_was_never_heard_stays_a_visible_hole() -> None:
+    machine = owner()
+    machine.on_room(is_full=True)
+    machine.on_submitted(0, sample(4)._replace(dp_rank=1), SAMPLE)  # rank 1 said something: lost
+    machine.on_submitted(0, sample(40, publisher=8), SAMPLE)
+    machine.on_submitted(0, sample(42, publisher=8), SAMPLE)  # 41 was never heard
+    machine.on_room(is_full=False)
+    machine.on_submitted(1, sample(5), SAMPLE)
+    machine.on_submitted(1, sample(6), SAMPLE)
+    machine.on_submitted(1, sample(43, publisher=8), SAMPLE)
+    found = [(f.covers_from, f.sequence) for f in facts(sent(machine.on_tick(5)))]  # type: ignore[attr-defined]
+    assert found == [(5, 5), (6, 6), (43, 43)]
+
+
 def test_numbers_of_an_earlier_connection_are_not_covered() -> None:
     machine = owner()
     machine.on_room(is_full=True)
