@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion11, StreamReader, web
 
 from router.ingress.errors import ErrorCode, RequestRefused
 
@@ -26,6 +26,8 @@ async def read_client_body(request: web.BaseRequest, bytes_max: int, timeout_s: 
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
     content = request.content
+    if "Expect" in request.headers:
+        _tell_to_continue(request)
     if content.is_eof():
         data = content.read_nowait(-1)
         if len(data) > bytes_max:
@@ -38,6 +40,18 @@ async def read_client_body(request: web.BaseRequest, bytes_max: int, timeout_s: 
         raise RequestRefused(ErrorCode.REQUEST_TIMEOUT) from None
     except web.RequestPayloadError:
         raise RequestRefused(ErrorCode.INVALID_REQUEST, "The body's framing is broken.") from None
+
+
+def _tell_to_continue(request: web.BaseRequest) -> None:
+    """Say 100 to a client that waits for it, now that its length is no reason to refuse.
+
+    Raises RequestRefused for any other expectation (RFC 9110, 10.1.1).
+    """
+    if request.headers["Expect"].strip().lower() != "100-continue":
+        raise RequestRefused(ErrorCode.INVALID_REQUEST, "The expectation is not known.")
+    transport = request.transport
+    if request.version >= HttpVersion11 and not request.content.is_eof() and transport is not None:
+        transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def _read(content: StreamReader, bytes_max: int) -> bytes:

@@ -54,10 +54,11 @@ def build_application(
     }
     application = web.Application()
     for path, (methods, handler) in routes.items():
-        application.router.add_route("*", path, _guarded(methods, handler))
+        application.router.add_route("*", path, _guarded(methods, handler), expect_handler=_expect_later)
     if admin is not None:
         application.add_subapp("/admin", admin)
-    application.router.add_route("*", "/{path:.*}", _guarded((), _nothing_here))
+    nothing = _guarded((), _nothing_here)
+    application.router.add_route("*", "/{path:.*}", nothing, expect_handler=_expect_later)
     application.on_response_prepare.append(_mark_answer)
     return application
 
@@ -196,6 +197,10 @@ async def _mark_answer(request: web.BaseRequest, answer: web.StreamResponse) -> 
     headers["Server"] = SERVER
     if "x-request-id" not in headers:
         headers["x-request-id"] = request_id_of(request)
+
+
+async def _expect_later(request: web.Request) -> None:
+    """Whoever reads the body says 100: after the checks that need no body."""
 
 
 async def _nothing_here(request: web.Request) -> web.StreamResponse:

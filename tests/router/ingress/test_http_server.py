@@ -157,6 +157,23 @@ async def test_body_above_the_limit_is_refused_before_or_while_reading(chunked: 
         assert frontend.chats == []
 
 
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions?x=1"])
+async def test_client_that_waits_to_be_told_is_told_unless_its_body_is_refused(path: bytes) -> None:
+    async with front(body_bytes_max=1000) as (router, frontend):
+        reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+        writer.write(head(b"expect: 100-continue", b"content-length: %d" % len(BODY), path=path))
+        async with asyncio.timeout(5):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(BODY)
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+        assert frontend.chats[0].header("expect") is None
+        answer = await raw(router, head(b"expect: 100-continue", b"content-length: 1001", path=path))
+        assert answer.startswith(b"HTTP/1.1 413")
+        answer = await raw(router, head(b"expect: 200-ok", b"content-length: 2", path=path) + b"{}")
+        assert answer.startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize("size", [6_300, 1_000_000])
 async def test_large_bodies_go_through_byte_for_byte(size: int) -> None:
     data = b'{"model":"tiny-chat","messages":[{"role":"user","content":"' + b"x" * size + b'"}]}'
