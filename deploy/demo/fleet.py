@@ -161,12 +161,13 @@ class Fleet:
             return []
 
     def instances(self, frontend: str = "frontend-1") -> list[dict[str, Any]]:
-        """Live `generate` instances a frontend sees; empty when it does not answer."""
+        """Live `generate` instances of its namespace that a frontend sees; empty when it does not answer."""
         try:
             rows = get_json(self._url_of[frontend] + "/health").get("instances", [])
         except (OSError, ValueError):
             return []
-        return [row for row in rows if row.get("endpoint") == "generate"]
+        own = self._frontend_of[frontend].namespace  # its /health lists those of other namespaces too
+        return [row for row in rows if (row.get("endpoint"), row.get("namespace")) == ("generate", own)]
 
     def workers(self) -> list[dict[str, Any]]:
         """One row a running instance: name, pid, instance_id (decimal text), role, model, namespace."""

@@ -83,7 +83,7 @@ def pool_config(
         store[store["source"]]["namespace"] = next(iter(pools))
         shim: dict[str, Any] = {"backends": list(pools.values())}
     else:
-        store["namespaces"] = list(pools)
+        store[store["source"]]["namespaces"] = list(pools)
         shim = {"pools": [{"namespace": space, "backends": [name]} for space, name in pools.items()]}
     return {
         "server": {"bind_address": f"127.0.0.1:{port}"},
