@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 
 from router.dispatch.connection import ConnectFailed, UpstreamConnection
 from router.dispatch.upstream import IDLE_S_MAX, Address, Upstream
+from tests.live.certificates import Authority
 from tests.router.backend_peer import REQUEST, SMALL, answering, read_all, serving
 from tests.router.rig import until
 
@@ -90,3 +93,30 @@ async def test_retired_upstream_keeps_nothing() -> None:
         upstream.retire()
         upstream.give_back(connection)
         assert upstream.idle == 0
+
+
+async def test_backend_behind_tls_is_checked_by_name_and_spoken_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    identity = authority.server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(SMALL)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    address = Address.of_url(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    trusting = Upstream(address, ssl.create_default_context(cafile=str(authority.ca)))
+    for _ in range(2):
+        connection = trusting.take_idle() or await trusting.connect(5)
+        connection.send(REQUEST, b"")
+        assert await read_all(connection) == b"ok"
+        trusting.give_back(connection)
+    trusting.retire()
+    with pytest.raises(ConnectFailed):
+        await Upstream(address).connect(5)
+    server.close()
