@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import app.pick_log
 import ingest.log.outage
@@ -29,10 +29,11 @@ from projections.events.control import PickSettings
 from projections.events.picks import PickMade
 from tests.simulation.world_fleet import NAMESPACES, SimWorker, Store
 from tests.simulation.world_log import Checkpoints, SimLog
-from tests.simulation.world_owner import OwnerProcess
+from tests.simulation.world_owner import OwnerProcess, SimLine
 from tests.simulation.world_process import Follower, Process, Replica, Writer
 from tests.simulation.world_router import Request, SimRouter
 
+P = TypeVar("P", bound=Process)
 SETTLE_US = 40 * SECOND_US  # after the faults: dispatches end, buffers drain
 
 
@@ -76,8 +77,9 @@ class Simulator:
         self.settings = self._draw_settings()
         self._heap: list[tuple[int, int, Callable[[], None], Process | None]] = []
         self._planned = 0
-        self._process: Process | None = None
-        self._is_healed = False
+        self.running: Process | None = None
+        self.delivered: set[tuple[str, int, int, int]] = set()  # namespace, publisher, connection, sequence
+        self.script: dict[str, list[Callable[[Writer, Send], None]]] = {}  # what the next commits meet
         self._asked_at: dict[bytes, int] = {}
 
     def _draw_chances(self) -> Chances:
@@ -122,17 +124,17 @@ class Simulator:
             if process.paused_until > self.now:
                 heapq.heappush(self._heap, (process.paused_until, number, do, process))
                 continue
-            self._process = process
+            self.running = process
             if isinstance(process, OwnerProcess):
                 process.loop_woke()
             do()
-            self._process = None
+            self.running = None
         self.now = at
 
     def clock(self) -> int:
         """Monotonic time of the process whose event this is."""
-        assert self._process is not None
-        return self._process.clock()
+        assert self.running is not None
+        return self.running.clock()
 
     # -- processes ---------------------------------------------------------------------
 
@@ -142,18 +144,11 @@ class Simulator:
         living = [one for one in self.processes if isinstance(one, OwnerProcess) and one.is_alive]
         return living[-1] if living else None
 
-    def start(self, kind: type[Process], name: str) -> None:
+    def start(self, kind: type[P], name: str) -> P:
         """A process starts; its first steps are events of its own."""
-        made: list[Process] = []
-        stand_in = Process(self, name)
-
-        def begin() -> None:
-            made.append(kind(self, name))
-
-        previous, self._process = self._process, stand_in
-        begin()
-        self._process = previous
-        self.processes.append(made[0])
+        made = kind(self, name)
+        self.processes.append(made)
+        return made
 
     def new_router(self, process: Replica) -> SimRouter:
         """The router of a process."""
@@ -165,6 +160,9 @@ class Simulator:
 
     def commit(self, writer: Writer, send: Send) -> None:
         """A process commits a batch: some of what can happen happens."""
+        if self.script.get(writer.process.name):
+            self.script[writer.process.name].pop(0)(writer, send)
+            return
         rng, chances, process = self.rng, self.chances, writer.process
         latency = rng.choice((300, 2_000, 8_000))
         if rng.random() < chances.slow:
@@ -174,28 +172,28 @@ class Simulator:
             process.later(latency, lambda: writer.failed(send.number, False))
             return
         if wait > 0:  # sent, and no answer before the cut ends
-            self._unclear(writer, send, wait + latency)
+            self.unclear(writer, send, wait + latency)
             return
         if self.log.is_full and not send.critical:
             process.later(latency, lambda: writer.failed(send.number, True))
             return
         draw = rng.random()
         if draw < chances.unclear:
-            self._unclear(writer, send, latency)
+            self.unclear(writer, send, latency)
         elif draw < chances.unclear + chances.refused:
             process.later(latency, lambda: writer.failed(send.number, False))
         elif draw < chances.unclear + chances.refused + chances.broken and isinstance(process, OwnerProcess):
             self.count("sync failed")
-            self._torn(send)
+            self.torn(send)
             process.later(latency, writer.broken)
         else:
-            self.later(latency, lambda: self._land(writer, send, rng.choice((0, 200, 5_000))))
+            self.later(latency, lambda: self.land(writer, send, rng.choice((0, 200, 5_000))))
 
-    def _land(self, writer: Writer, send: Send, answer_us: int) -> None:
+    def land(self, writer: Writer, send: Send, answer_us: int) -> None:
         """The batch reaches the log, if its process lives; what a dying process left is torn."""
         process = writer.process
         if not process.is_alive:
-            self._torn(send)
+            self.torn(send)
             return
         first = self._append(send.records)
         if self.rng.random() < self.chances.twice:  # a retry below us that arrived as well
@@ -203,9 +201,10 @@ class Simulator:
             self.later(self.rng.choice((0, 3_000, 900_000)), lambda: self._append_again(send))
         process.later(answer_us, lambda: writer.committed(send.number, first, len(send.records)))
 
-    def _unclear(self, writer: Writer, send: Send, answer_us: int) -> None:
+    def unclear(self, writer: Writer, send: Send, answer_us: int, lands: str = "") -> None:
+        """No clear answer. lands: never, before or after the writer looks, or in part."""
         self.count("unclear")
-        lands = self.rng.choice(("never", "before", "after", "part"))
+        lands = lands or self.rng.choice(("never", "before", "after", "part"))
         if lands == "before":
             self.later(self.rng.randint(0, answer_us), lambda: self._append_again(send))
         elif lands == "after":
@@ -219,10 +218,10 @@ class Simulator:
         if send.records:
             self._append(send.records)
 
-    def _torn(self, send: Send) -> None:
+    def torn(self, send: Send, kind: str = "") -> None:
         """A crash in the middle of a write: a prefix survives, or it is cut with an offset jump."""
         survives = self.rng.randint(0, len(send.records))
-        kind = self.rng.choice(("clean", "prefix", "cut", "whole"))
+        kind = kind or self.rng.choice(("clean", "prefix", "cut", "whole"))
         self.count(f"crash {kind}")
         if kind == "prefix" and survives:
             self._append(send.records[:survives])
@@ -308,6 +307,28 @@ class Simulator:
         worker = self.workers.get(chosen.instance_id)
         return worker is None or not worker.is_alive
 
+    def add_worker(self, role: str = "aggregated", space: str = NAMESPACES[0]) -> SimWorker:
+        """A plain worker that says nothing by itself: see `say`."""
+        number = len(self.workers) + 1
+        worker = self.workers[number] = SimWorker(number, space, role, None)
+        self._announce(worker)
+        return worker
+
+    def say(self, worker: SimWorker, decode_blocks: int | None, prefill_tokens: int | None = None) -> None:
+        """A plain worker's sample reaches all that listen."""
+        sequence, worker.sequence = worker.sequence, worker.sequence + 1
+        sample = Sample(sequence, 0, worker.number, worker.first_rank, decode_blocks, prefill_tokens, None)
+        for line, process in self._lines(worker):
+            process.later(200, lambda l=line: l.frame(l.connection, sample, sequence))  # type: ignore[misc]
+
+    def _lines(self, worker: SimWorker) -> Iterator[tuple[SimLine, OwnerProcess]]:
+        """Connected subscriptions to a worker's publisher."""
+        for process in self.processes:
+            if isinstance(process, OwnerProcess) and process.subscriptions is not None and process.is_alive:
+                line = process.subscriptions.lines.get((worker.namespace, worker.publisher))
+                if line is not None and line.is_connected:
+                    yield line, process
+
     def join_worker(self) -> None:
         """A worker comes."""
         number = len(self.workers) + 1
@@ -362,11 +383,8 @@ class Simulator:
             about = rng.randint(1, len(self.workers) + 1)  # of another worker, or of none
         load = [None if rng.random() < 0.3 else rng.choice((0, 0, 3, 40)) for _ in range(3)]
         sample = Sample(sequence, self.now // 1000, about, rank, *load)
-        for process in self.processes:
-            if not isinstance(process, OwnerProcess) or process.subscriptions is None or not process.is_alive:
-                continue
-            line = process.subscriptions.lines.get((worker.namespace, worker.publisher))
-            if line is None or not line.is_connected or rng.random() < 0.02:
+        for line, process in self._lines(worker):
+            if rng.random() < 0.02:
                 continue
             heard = None if rng.random() < 0.02 else sample
             for _ in range(2 if rng.random() < 0.02 else 1):
@@ -408,7 +426,7 @@ class Simulator:
         living = [one for one in self.processes if isinstance(one, Replica) and one.is_alive]
         if living:
             process = self.rng.choice(living)
-            process.later(0, process.router.ask)
+            process.later(0, lambda: process.router.ask())
 
     def plan_faults(self) -> None:
         """What goes wrong, and when."""

@@ -195,18 +195,32 @@ class StoreSession:
 class SimWorker:
     """One worker: its keys, its publisher and what it says."""
 
-    def __init__(self, number: int, namespace: str, role: str, rng: Random) -> None:
+    def __init__(self, number: int, namespace: str, role: str, rng: Random | None) -> None:
+        """rng: None for a plain worker of one rank."""
         self.number = number
         self.namespace = namespace
         self.component = {"aggregated": "backend"}.get(role, role)
         self.role = role
+        self.model = MODELS[0]
+        self.ranks = 1
+        self.first_rank = 0
+        self.publisher = 1000 + number
+        self.sequence = 0
+        self.is_alive = True
+        self.is_silent_until = 0
+        if rng is None:
+            runtime = {"total_kv_blocks": 256, "max_num_batched_tokens": 8192}
+            self.card: dict[str, Any] = {
+                "display_name": self.model,
+                "worker_type": role,
+                "kv_cache_block_size": 16,
+                "runtime_config": runtime,
+            }
+            return
         self.model = rng.choice(MODELS) if rng.random() < 0.4 else MODELS[0]
         self.ranks = rng.choice((1, 1, 1, 2, 3))
         self.first_rank = rng.choice((0, 0, 2)) if self.ranks > 1 else 0
-        self.publisher = 1000 + number
         self.sequence = rng.randint(0, 3)
-        self.is_alive = True
-        self.is_silent_until = 0
         self.card = self._card(rng)
 
     @property

@@ -182,7 +182,7 @@ class SimDiscovery:
         if self._session is not None:
             self._session.close()
 
-    def end(self, reason: EndReason) -> None:
+    def end(self, reason: EndReason = EndReason.STREAM) -> None:
         """The session breaks."""
         if self._session is not None:
             self._session.end(reason)
@@ -312,6 +312,7 @@ class SimLine:
         """A message arrived; None: one that is refused."""
         if not self.is_connected or connection != self.connection:
             return
+        self._process.sim.delivered.add((*self.key, connection, sequence))
         result: FrameResult | None = FrameResult.MALFORMED
         if sample is None:
             self._continuity.fill(sequence)

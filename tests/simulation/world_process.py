@@ -40,6 +40,7 @@ class Process:
         self._booted = sim.rng.randint(0, 10**9)
         self._started_at = sim.now
         self.wall_offset = 0
+        sim.running = self
 
     def clock(self) -> int:
         """This process's own monotonic time; goes on while it is paused."""

@@ -6,7 +6,8 @@ answer as decision 31 allows, clients leave when they like, events come late and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from random import Random
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.events.held import SettingsHeld
 from projections.events.picks import AbsentCause, DispatchEnded, EndStatus, Fault, PickMade
@@ -39,6 +40,41 @@ if TYPE_CHECKING:
 OUTPUT_WAIT_US = 500_000
 
 
+class Wish(NamedTuple):
+    """What a request asks for, and what the frontend and the client will do.
+
+    body_us: from acceptance to the pick. first_us, last_us: of the answer, after the dispatch.
+    leaves_us: when the client goes, None where it stays. times: how often each event comes.
+    """
+
+    model: str = "tiny"
+    tokens: int = 100
+    answer: str = "ok"
+    body_us: int = 0
+    first_us: int = 20_000
+    last_us: int = 500_000
+    leaves_us: int | None = None
+    times: int = 1
+    absent_rate: float = 0.0
+
+
+def drawn(rng: Random) -> Wish:
+    """Any request."""
+    first = rng.choice((1_000, 20_000, 200_000, 3_000_000))
+    last = first + rng.choice((1_000, 500_000, 7_000_000))
+    return Wish(
+        rng.choice(("tiny", "tiny", "small", "nick", "nobody")),
+        rng.choice((1, 5, 40, 200, 1_000)),
+        rng.choices(("ok", "refused", "fault", "broken", "expired"), (8, 1, 2, 1, 1))[0],
+        0 if rng.random() < 0.5 else rng.randint(0, 60_000),
+        first,
+        last,
+        rng.randint(0, last + 1_000) if rng.random() < 0.15 else None,
+        2 if rng.random() < 0.1 else 1,
+        0.1,
+    )
+
+
 class _NoMetrics:
     def picked(self, *_: Any) -> None:
         pass
@@ -58,16 +94,15 @@ class SimRouter(RouterService):
         self.own: list[tuple[int, Any]] = []
         self.requests: list[Request] = []
 
-    def ask(self) -> None:
-        """A request arrives; its settings are those of this moment."""
+    def ask(self, wish: Wish | None = None) -> Request | None:
+        """A request arrives; its settings are those of this moment. None: nothing is served yet."""
         held = self.log.settings()
         if not held.pick.namespaces:
-            return
-        rng = self.process.sim.rng
-        wait = 0 if rng.random() < 0.5 else rng.randint(0, 60_000)
-        request = Request(self, held)
+            return None
+        request = Request(self, held, wish if wish is not None else drawn(self.process.sim.rng))
         self.requests.append(request)
-        self.process.later(wait, request.pick)
+        self.process.later(request.wish.body_us, request.pick)
+        return request
 
     def died(self) -> None:
         """Whatever was open here stays open for ever."""
@@ -77,7 +112,8 @@ class SimRouter(RouterService):
 class Request:
     """One request: what the machine says is done at once, what the world does comes later."""
 
-    def __init__(self, router: SimRouter, held: SettingsHeld) -> None:
+    def __init__(self, router: SimRouter, held: SettingsHeld, wish: Wish) -> None:
+        self.wish = wish
         self.router = router
         self.process = router.process
         self.held = held
@@ -92,19 +128,18 @@ class Request:
 
     def pick(self) -> None:
         """Question, pick, record: one step."""
-        rng, held = self.process.sim.rng, self.held
-        eligible = [space for space in held.pick.namespaces if rng.random() < 0.9]
+        rng, held, wish = self.process.sim.rng, self.held, self.wish
+        eligible = [space for space in held.pick.namespaces if rng.random() >= wish.absent_rate]
         absent = [
             (space, int(AbsentCause.SHIM_UNHEALTHY)) for space in held.pick.namespaces if space not in eligible
         ]
-        tokens = rng.choice((1, 5, 40, 200, 1_000))
         self.made = self.router.pick(
             held=held,
             request_id=f"r{len(self.process.sim.requests)}",
-            model=rng.choice(("tiny", "tiny", "small", "nick", "nobody")),
+            model=wish.model,
             eligible=eligible,
             absent=absent,
-            estimated_tokens=tokens,
+            estimated_tokens=wish.tokens,
         )
         self.process.sim.picked(self)
         away = self.router.log.is_away()
@@ -166,26 +201,19 @@ class Request:
 
     def _answer(self) -> None:
         """What the frontend and the client will do."""
-        sim, later = self.process.sim, self.process.later
-        rng = sim.rng
-        first = rng.choice((1_000, 20_000, 200_000, 3_000_000))
-        last = first + rng.choice((1_000, 500_000, 7_000_000))
-        kind = rng.choices(("ok", "refused", "fault", "broken", "expired"), (8, 1, 2, 1, 1))[0]
-        if sim.is_dead_worker(self.made):
-            kind = "fault"
+        later, wish = self.process.later, self.wish
+        answer = "fault" if self.process.sim.is_dead_worker(self.made) else wish.answer
+        first, last = wish.first_us, wish.last_us
         ended = {
             "ok": Ended(EndStatus.OK, Fault.NONE, 200, "shim", first),
             "refused": Ended(EndStatus.REFUSED, Fault.BACKPRESSURE, 429, "shim"),
             "fault": Ended(EndStatus.FAILED, Fault.FAULT, 503, "shim"),
             "broken": Ended(EndStatus.FAILED, Fault.NONE, 200, "shim", first),
             "expired": Ended(EndStatus.EXPIRED, Fault.NONE, 0, ""),
-        }[kind]
-        if kind == "expired":
-            last = 12_000_000
+        }[answer]
+        ends_at = {"refused": first, "fault": first, "expired": 12_000_000}.get(answer, last)
         later(first, self._ready)
-        times = 2 if rng.random() < 0.1 else 1
-        for _ in range(times):
-            later(last if kind in ("ok", "broken", "expired") else first, lambda: self._tell(ended))
-        if rng.random() < 0.15:
-            for _ in range(times):
-                later(rng.randint(0, last + 1_000), self._leave)
+        for _ in range(wish.times):
+            later(ends_at, lambda: self._tell(ended))
+            if wish.leaves_us is not None:
+                later(wish.leaves_us, self._leave)
