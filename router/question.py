@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from projections.events.control import PickSettings
-from projections.events.picks import Phase, Question
+from projections.events.picks import Question
 from router.rotations import Rotations
 
 MESSAGE_TOKENS = 4  # a message's role and separators
@@ -134,7 +134,8 @@ def freeze_question(
     with their AbsentCause. Both are sorted here.
     """
     name = served_model(model, settings)
-    configured = frozenset(settings.namespaces)
+    namespaces = tuple(sorted(frozenset(settings.namespaces).intersection(eligible)))
+    turns = tuple(rotations.prefill(name, namespace) for namespace in namespaces)
     return Question(
         request_id=request_id,
         send=send,
@@ -142,9 +143,10 @@ def freeze_question(
         served_model=name,
         asked_at=asked_at,
         dispatched_at=asked_at + lag_us,
-        namespaces=tuple(sorted(configured.intersection(eligible))),
+        namespaces=namespaces,
         absent=tuple(sorted((space, int(cause)) for space, cause in absent)),
         estimated_tokens=estimated_tokens,
-        rotation_prefill=rotations.of(Phase.PREFILL, name),
-        rotation_decode=rotations.of(Phase.DECODE, name),
+        rotation_prefill=turns[0] if turns else 0,
+        rotation_decode=rotations.decode(name),
+        rotations_prefill=turns if len(turns) > 1 else (),
     )

@@ -1,4 +1,8 @@
-"""Round-robin counters of this replica, one per phase and model.
+"""Round-robin counters of this replica: one per model for decode, one per model and namespace for prefill.
+
+The prefill phase turns inside the namespace that the decode phase chose. Two namespaces
+that took turns on one counter would each see every other value of it, and half of their
+prefill workers would never be chosen.
 
 A pick reads them in its question and writes them in its outcome (decision 29), so they
 need no record of their own. At most ROTATIONS_MAX are kept: the one that was used longest
@@ -12,25 +16,30 @@ from projections.events.picks import Outcome, Phase
 
 
 class Rotations:
-    """Rotations by (phase, served model). Not shared between replicas."""
+    """Rotations by (phase, served model, namespace). Not shared between replicas."""
 
     def __init__(self, limit: int = ROTATIONS_MAX) -> None:
         self._limit = limit
-        self._held: dict[tuple[int, str], int] = {}  # in order of last use
+        self._held: dict[tuple[int, str, str], int] = {}  # in order of last use
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def of(self, phase: Phase, served_model: str) -> int:
-        """The rotation before the next pick, 0 where none is held."""
-        return self._held.get((phase, served_model), 0)
+    def decode(self, served_model: str) -> int:
+        """The decode rotation before the next pick, 0 where none is held."""
+        return self._held.get((Phase.DECODE, served_model, ""), 0)
+
+    def prefill(self, served_model: str, namespace: str) -> int:
+        """The prefill rotation of a namespace before the next pick, 0 where none is held."""
+        return self._held.get((Phase.PREFILL, served_model, namespace), 0)
 
     def advance(self, served_model: str, outcome: Outcome) -> None:
         """Take over the rotations that a pick left."""
-        self._set((Phase.PREFILL, served_model), outcome.rotation_prefill)
-        self._set((Phase.DECODE, served_model), outcome.rotation_decode)
+        self._set((Phase.DECODE, served_model, ""), outcome.rotation_decode)
+        if outcome.namespace is not None:
+            self._set((Phase.PREFILL, served_model, outcome.namespace), outcome.rotation_prefill)
 
-    def _set(self, key: tuple[int, str], value: int) -> None:
+    def _set(self, key: tuple[int, str, str], value: int) -> None:
         before = self._held.pop(key, None)
         if before is None and value == 0:
             return

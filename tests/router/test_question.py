@@ -113,10 +113,13 @@ def test_dispatch_counts_from_the_asking_plus_the_lag() -> None:
     assert _question().dispatched_at == 1070
 
 
-def test_rotations_are_those_of_the_served_model() -> None:
+def test_rotations_are_those_of_the_served_model_and_of_each_eligible_namespace() -> None:
     rotations = Rotations()
     phase = PhaseOutcome(1, None, 0, None, b"")
-    rotations.advance("one", Outcome(None, phase, phase, 3, 5, b""))
+    rotations.advance("one", Outcome("red", phase, phase, 3, 5, b""))
     question = _question(rotations=rotations)
-    assert (question.rotation_prefill, question.rotation_decode) == (3, 5)
+    assert question.namespaces == ("blue", "red")
+    assert (question.rotations_prefill, question.rotation_decode) == ((0, 3), 5)
+    alone = _question(rotations=rotations, eligible=("red",))
+    assert (alone.rotation_prefill, alone.rotations_prefill) == (3, ())
     assert _question(rotations=rotations, model="c").rotation_decode == 0

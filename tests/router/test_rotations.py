@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from projections.bounds import ROTATIONS_MAX
-from projections.events.picks import Outcome, Phase, PhaseOutcome
+from projections.events.picks import Outcome, PhaseOutcome
 from router.rotations import Rotations
 
 PHASE = PhaseOutcome(1, None, 0, None, b"")
 
 
-def outcome(prefill: int, decode: int) -> Outcome:
-    return Outcome(None, PHASE, PHASE, prefill, decode, b"")
+def outcome(prefill: int, decode: int, namespace: str | None = "ns") -> Outcome:
+    return Outcome(namespace, PHASE, PHASE, prefill, decode, b"")
 
 
 @pytest.mark.req("PICK-09")
@@ -20,8 +20,18 @@ def test_phases_and_models_rotate_apart() -> None:
     rotations = Rotations()
     rotations.advance("a", outcome(1, 2))
     rotations.advance("b", outcome(7, 8))
-    assert [rotations.of(phase, model) for model in "ab" for phase in Phase] == [1, 2, 7, 8]
-    assert rotations.of(Phase.DECODE, "c") == 0
+    found = [(rotations.prefill(model, "ns"), rotations.decode(model)) for model in "abc"]
+    assert found == [(1, 2), (7, 8), (0, 0)]
+
+
+@pytest.mark.req("PICK-09", "MNS-04")
+def test_prefill_turns_inside_each_namespace_by_itself() -> None:
+    rotations = Rotations()
+    rotations.advance("a", outcome(1, 1, "one"))
+    rotations.advance("a", outcome(5, 2, "two"))
+    rotations.advance("a", outcome(9, 3, None))
+    assert (rotations.prefill("a", "one"), rotations.prefill("a", "two")) == (1, 5)
+    assert rotations.decode("a") == 3
 
 
 @pytest.mark.req("PICK-09")
@@ -31,8 +41,8 @@ def test_rotation_that_was_used_longest_ago_goes_first() -> None:
         rotations.advance(model, outcome(1, 1))
     rotations.advance("a", outcome(2, 2))
     rotations.advance("c", outcome(1, 1))
-    assert rotations.of(Phase.DECODE, "b") == 0
-    assert rotations.of(Phase.DECODE, "a") == 2
+    assert rotations.decode("b") == 0
+    assert rotations.decode("a") == 2
     assert len(rotations) == 4
 
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 
 from projections.bounds import ROTATIONS_MAX
-from projections.events.picks import Phase
 from projections.registry.fleet import Role
 from router.dispatch.shim_pools import Health
 from router.picker.pick import pick
@@ -46,7 +45,7 @@ async def test_rotation_goes_from_pick_to_pick_through_the_record() -> None:
     facts = [one_pick(service) for _ in range(3)]
     for before, after in pairwise(facts):
         assert after.question.rotation_decode == before.outcome.rotation_decode  # type: ignore[attr-defined]
-    assert service._rotations.of(Phase.DECODE, "tiny-chat") == facts[-1].outcome.rotation_decode  # type: ignore[attr-defined]
+    assert service._rotations.decode("tiny-chat") == facts[-1].outcome.rotation_decode  # type: ignore[attr-defined]
 
 
 async def test_every_pick_has_an_id_of_its_own_and_the_replicas() -> None:
