@@ -158,12 +158,16 @@ class MainProcess:
     async def _listen(self, door: Door) -> None:
         for text in self.config.server.bind_address:
             bind = read_bind(text)
-            if bind.unix_path is not None:
-                await door.listen_unix(bind.unix_path)
-                log.info("listening", address=text)
-            else:
-                self.ports.append(await door.listen_tcp(bind.host, bind.port))
-                log.info("listening", address=f"{bind.host}:{self.ports[-1]}")
+            try:
+                if bind.unix_path is not None:
+                    await door.listen_unix(bind.unix_path)
+                    log.info("listening", address=text)
+                else:
+                    self.ports.append(await door.listen_tcp(bind.host, bind.port))
+                    log.info("listening", address=f"{bind.host}:{self.ports[-1]}")
+            except OSError as problem:
+                why = os.strerror(problem.errno) if (problem.errno or 0) > 0 else problem.strerror
+                raise OSError(problem.errno, f"{why}: change server.bind_address", text) from problem
 
     async def _claim(self) -> None:
         """Become the log's writer, or be told to stop first."""
