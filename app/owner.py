@@ -36,6 +36,7 @@ class Owner:
         self._checkpoint_every_us = checkpoint_every_us
         self._tick_due_at = now_us
         self._checkpoint_due_at: int | None = None
+        self._listening_since: int | None = None
         self._declared_gone: set[bytes] = set()
         self._adopted: ConfigAdopted | None = None  # by this owner, perhaps not folded yet
 
@@ -43,6 +44,8 @@ class Owner:
         """Call at least twice a second, once the claim has been read back."""
         if now_us < self._tick_due_at:
             return
+        if self._listening_since is None or now_us - self._tick_due_at > TICK_EVERY_US:
+            self._listening_since = now_us  # log time leaps here: nobody was silent meanwhile
         self._tick_due_at = now_us + TICK_EVERY_US
         note = self.tail.notes_for_tick()
         if note is None:
@@ -55,7 +58,8 @@ class Owner:
         elif stamp >= self._checkpoint_due_at:
             self._checkpoint_due_at = stamp + self._checkpoint_every_us
             self._append(CheckpointDue("time"))
-        if not self.tail.is_log_away(now_us):
+        has_listened = now_us - self._listening_since >= REPLICA_GONE_US
+        if has_listened and not self.tail.is_log_away(now_us):
             self._declare_gone(stamp)
 
     def checkpoint_now(self, cause: str) -> None:

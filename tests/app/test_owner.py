@@ -82,6 +82,23 @@ def test_a_replica_silent_for_thirty_seconds_is_declared_gone_once() -> None:
     assert len(lane.of(ReplicaGone)) == 2, "any record lifts it, and then it may be gone again"
 
 
+def test_a_leap_of_log_time_at_the_start_makes_nobody_gone() -> None:
+    lane = Lane()
+    lane.world.say(ReplicaStarted(SILENT, "host", "router", "0", "3", (), 62, ()), SILENT)
+    lane.world.pass_time(3_600 * SECOND_US)
+    lane.run(5)
+    assert lane.of(ReplicaGone) == []
+
+
+def test_an_owner_that_stood_still_declares_nobody_gone_before_it_has_listened_again() -> None:
+    lane = Lane()
+    lane.world.say(ReplicaStarted(SILENT, "host", "router", "0", "3", (), 62, ()), SILENT)
+    lane.run(10)
+    lane.run(40, step_us=40 * SECOND_US)
+    lane.run(5)
+    assert lane.of(ReplicaGone) == []
+
+
 @pytest.mark.req("REL-17")
 def test_settings_are_adopted_under_a_growing_version_and_only_when_they_differ() -> None:
     lane = Lane()
