@@ -84,10 +84,19 @@ class Claim:
         self._ticked_at = now_us
         self._pings = 0
 
-    def on_log_read(self, last: OwnerSeen | None, wall_us: int, cause: str = "restart") -> list[ClaimEffect]:
-        """The log was read to its end. last: its last owner, None in a new log."""
+    def on_log_read(
+        self, last: OwnerSeen | None, wall_us: int, cause: str = "restart", own_time: int | None = None
+    ) -> list[ClaimEffect]:
+        """The log was read to its end. last: its last owner, None in a new log.
+
+        own_time: log time by the clock of a process that was the owner before. It goes on with
+        that clock: the wall is for cold starts, and one that was stepped must move nothing.
+        """
         self._owner = None if last is None else (last.writer, last.epoch)
-        self._anchor = anchor_stamp(last, wall_us)
+        if own_time is None or last is None:
+            self._anchor = anchor_stamp(last, wall_us)
+        else:
+            self._anchor = max(last.stamp, own_time)
         self._claimed_epoch = 1 if last is None else last.epoch + 1
         previous = b"" if last is None else last.writer
         opened = LaneOpened(self._claimed_epoch, wall_us, previous, "new" if last is None else cause)

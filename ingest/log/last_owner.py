@@ -46,7 +46,9 @@ def _in_window(log: LogReader, start: int, stop: int) -> tuple[OwnerSeen | None,
                     break
                 stamp = max(stamp, owner_stamp(data) or 0)
                 if peek_kind(data) in _TELLERS:
-                    found = _told(offset, data) or found
+                    told = _told(offset, data)
+                    if told is not None and (found is None or told.epoch >= found.epoch):
+                        found = told  # not the late word of an owner that was superseded
         start = batches[-1].first_offset + len(batches[-1].records)
     return found, stamp
 

@@ -53,14 +53,27 @@ class Ownership:
         self._on_still = on_still
         self._claim = Claim(appender.writer, now_us())
         self._read_at = store.end_offset()
+        self._mine: set[bytes] = set()  # writer ids that this process claimed with
+        self._won_epoch = 0
 
     def begin(self, cause: str) -> None:
         """Claim the log for the appender's present writer id."""
         self.is_owned.clear()
-        self._claim = Claim(self._appender.writer, self._now_us())
+        now = self._now_us()
         last = last_owner(self._store)
+        if (
+            self._won_epoch
+            and last is not None
+            and last.epoch > self._won_epoch
+            and last.writer not in self._mine
+        ):
+            self._carry_out([Fenced(last.writer, last.epoch)])  # taken over while our append was unclear
+            return
+        self._mine.add(self._appender.writer)
+        self._claim = Claim(self._appender.writer, now)
         self._read_at = self._store.end_offset()
-        self._carry_out(self._claim.on_log_read(last, self._wall_us(), cause))
+        own_time = self._appender.log_time(now) or None
+        self._carry_out(self._claim.on_log_read(last, self._wall_us(), cause, own_time))
 
     def on_tick(self) -> None:
         """Call several times a second."""
@@ -78,6 +91,7 @@ class Ownership:
                 case AppendUrgent(fact, stamp):
                     self._do(self._appender.on_urgent(now, fact, stamp, self._read_back))
                 case Won(epoch, anchor):
+                    self._won_epoch = epoch
                     self.is_owned.set()
                     self._do(self._appender.on_claimed(now, epoch, OwnerClock(anchor + 1, now)))
                 case Hold(still_us):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from ingest.log.last_owner import last_owner
 from ingest.log.log_clock import OwnerSeen
 from projections.events.codec import encode_record
@@ -39,6 +41,14 @@ def test_the_newest_record_that_tells_both_times_counts_and_the_newest_stamp() -
 def test_a_later_owner_counts() -> None:
     log = MemoryLog()
     log.commit([opened(A, 3, 1000, 99_000), owned(A, 3, 1100), opened(B, 4, 1200, 99_300)])
+    assert last_owner(log) == OwnerSeen(B, 4, 1200, 1200, 99_300)
+
+
+@pytest.mark.req("EVS-16")
+def test_a_late_tick_of_an_owner_that_was_superseded_does_not_count() -> None:
+    log = MemoryLog()
+    log.commit([opened(A, 3, 1000, 99_000), opened(B, 4, 1200, 99_300)])
+    log.commit([encode_record(1150, A, 3, 9, ClockTicked(99_250, -1, (), 0, 0))])
     assert last_owner(log) == OwnerSeen(B, 4, 1200, 1200, 99_300)
 
 
