@@ -111,6 +111,10 @@ class Registry:
         """Where discovery stands in each namespace."""
         return MappingProxyType(self.keyspaces.passes)
 
+    def worker(self, key: WorkerKey) -> Worker | None:
+        """A published worker of the newest state, without making a fleet."""
+        return self._workers.get(key)
+
     def is_live(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
         """As Fleet.is_live, of the newest state."""
         return declares(self._workers, namespace, instance_id, dp_rank)
