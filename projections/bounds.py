@@ -61,6 +61,8 @@ SETTINGS_KEPT_MAX: Final = 1_024  # adopted settings versions that a pick may st
 # Requests
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 MODEL_NAME_CHARACTERS_MAX: Final = 512
+BODY_MEMBERS_MAX: Final = 1_024  # of its outermost object; the API knows some forty
+BODY_VALUES_MAX: Final = 1 << 20  # values in one body: each is some 64 bytes while it is read
 
 assert CARD_RETAINED_BYTES_MAX < RECORD_VALUE_BYTES_MAX
 assert CARD_RETAINED_BYTES_MAX < RECORD_BYTES_MAX, "a KeyPut with its card must fit one record"

@@ -27,7 +27,7 @@ from router.dispatch.relay import RelayEnd
 from router.dispatch.shim_client import Begun, NotServed, Order, Tries
 from router.dispatch.usage import NO_USAGE, TAIL_BYTES, Usage, usage_of
 from router.ingress.answers import RelayedAnswer, error_answer
-from router.ingress.bodies import ChatBody, read_body
+from router.ingress.bodies import read_body
 from router.ingress.client_body import read_client_body
 from router.ingress.errors import ErrorCode, RequestRefused, error_event
 from router.ingress.models import why_not_served
@@ -98,25 +98,28 @@ class Passage:
     async def serve(self) -> web.StreamResponse:
         """The answer, sent or ready to be. Raises RequestRefused, CancelledError."""
         settings = self._frontage.settings
-        order, body = await self._accept()
+        order, tokens = await self._accept()
         eligible: tuple[str, ...] = ()
         if settings.pinning and self._held.enabled:
             self._went = RoutingPath.UNIFIED
             eligibility = self._frontage.table.eligibility(
-                self._held.pick.namespaces, order.caller, body.model, self._now_us()
+                self._held.pick.namespaces, order.caller, order.model, self._now_us()
             )
             eligible = eligibility.namespaces
             if eligible:
                 pinned = self._pinned = PinnedRequest(self._service, settings.deadlines.output_wait_us)
-                tokens = estimate_tokens(body.document)
                 pins = pinned.ask(
-                    self._held, self.request_id, body.model, eligible, eligibility.absent, tokens
+                    self._held, self.request_id, order.model, eligible, eligibility.absent, tokens
                 )
                 if pins is not None:
                     return await self._send_pinned(order, pinned, pins)
         return await self._send_unified(order, eligible)
 
-    async def _accept(self) -> tuple[Order, ChatBody]:
+    async def _accept(self) -> tuple[Order, int]:
+        """What is to be sent, and the estimate of its prompt's tokens.
+
+        The parsed body ends here: it is many times its text, and a request may take minutes.
+        """
         request, settings = self._request, self._frontage.settings
         headers = request.headers
         caller = self._frontage.keys.caller(
@@ -134,7 +137,7 @@ class Passage:
             deadlines=settings.deadlines,
             due_s=self._due_s,
         )
-        return order, body
+        return order, estimate_tokens(body.document)
 
     # pinned
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projections.bounds import BODY_VALUES_MAX
 from router.ingress.bodies import STEERING_MEMBERS, ChatBody, read_body
 from router.ingress.errors import ErrorCode, RequestRefused
 
@@ -50,6 +51,13 @@ def read(document: Any, *, discloses: bool = False, metadata_upload: bool = Fals
         (b'{"model":"m","nvext":{"dp_rank":1},"nvext":{}}', None),
         (b'{"model":"m","nvext":{"dp_rank":1},"\\u006evext":null}', None),
         (b'{"model":"m","nvext":{"greed_sampling":true,"greed_sampling":false}}', None),
+        (b'{"model":"m","nvext":{"agent_hints":{"a":1,"a":2}}}', None),
+        (b'{"model":"m","n":1,"nvext":{"cache_salt":"s"},"n":2}', None),
+        (b'{"model":"other","messages":[],"model":"m"}', None),
+        (b'{"model":"other","messages":[],"mod\\u0065l":"m"}', None),
+        (b'{"stream":true,"model":"m","stream":false}', None),
+        (b'{"\\u0073tream":true,"model":"m","stream":false}', None),
+        (b'{"model":"m",' + b",".join(b'"%d":1' % n for n in range(1024)) + b"}", None),
     ],
 )
 def test_malformed_bodies_are_refused_as_the_clients_fault(body: bytes, param: str | None) -> None:
@@ -77,6 +85,8 @@ def test_refusal_names_no_text_of_the_body() -> None:
         b'{"model":"m","nvext":{"extra_fields":[]}}',
         b'{"model":"m","token_data":[1],"worker_id":7}',
         b'{"model":"m","messages":[{"role":"user","content":null,"tool_calls":[]}]}',
+        b'{"model":"m","tools":[{"model":1,"stream":2,"\\u0061":3}],"metadata":{"model":1,"model":2}}',
+        b'{"model":"m","stream":true,"messages":[{"content":"say \\"model\\": \\u0061"}],"nvext":{}}',
     ],
 )
 def test_clean_bodies_go_on_byte_for_byte(body: bytes) -> None:
@@ -118,6 +128,47 @@ def test_wish_to_be_told_the_worker_stays_only_with_x_backend() -> None:
     assert json.loads(read(document, discloses=True).data) == document
     alone = {**MINIMAL, "nvext": {"extra_fields": ["worker_id"]}}
     assert json.loads(read(alone).data) == MINIMAL
+
+
+@pytest.mark.req("SHIM-12")
+@pytest.mark.parametrize(
+    ("body", "sent"),
+    [
+        (b'{"nvext":{"dp_rank":1},"model":"m"}', b'{"model":"m"}'),
+        (b'{"model":"m", "nvext" : {"dp_rank":1} }', b'{"model":"m"}'),
+        (b'{ "model":"m", "nvext":{"dp_rank":1} , "n": 1.50}', b'{ "model":"m",  "n": 1.50}'),
+        (
+            b'{"model":"m","nv\\u0065xt":{"backend_instance\\u005fid":9},"a":[1,  2]}',
+            b'{"model":"m","a":[1,  2]}',
+        ),
+        (
+            b'{"model":"m","nvext": {"dp_rank":1, "cache_salt":"s"} ,"n":1e3}',
+            b'{"model":"m","nvext": {"cache_salt":"s"} ,"n":1e3}',
+        ),
+    ],
+)
+def test_what_is_not_taken_out_keeps_its_bytes(body: bytes, sent: bytes) -> None:
+    assert read(body).data == sent
+
+
+@pytest.mark.req("MEM-08")
+def test_a_body_of_more_values_than_memory_is_meant_for_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(data: bytes) -> None:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("router.ingress.bodies._parse", never)
+    for value in (b"{}", b"1", b"[]", b'{"a":1}'):
+        body = b'{"model":"m","messages":[' + b",".join([value] * BODY_VALUES_MAX) + b"]}"
+        with pytest.raises(RequestRefused) as refused:
+            read(body)
+        assert refused.value.code is ErrorCode.PAYLOAD_TOO_LARGE
+
+
+def test_a_long_text_is_no_body_of_many_values() -> None:
+    text = "One, two, three. " * (BODY_VALUES_MAX // 8)
+    assert read({"model": "m", "prompt": text, "nvext": {"cache_salt": "s"}}).model == "m"
 
 
 def test_numbers_and_texts_survive_a_rewrite() -> None:
