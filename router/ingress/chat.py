@@ -227,7 +227,10 @@ class Passage:
             if self._pinned is not None:
                 await self._pinned.output()
             if begun.whole:
-                return answer.whole(begun.first)
+                sent = answer.whole(begun.first)
+                if answer.is_full:
+                    await self._taken(answer)
+                return sent
             return await self._stream(begun, pinned, answer)
         except ConnectionError:  # the client has gone: `finally` ends the dispatch
             return answer.sent()
@@ -235,6 +238,14 @@ class Passage:
             if pinned is not None and not pinned.has_ended:
                 pinned.client_gone(begun)
             begun.close()
+
+    async def _taken(self, answer: RelayedAnswer) -> None:
+        """Return once the client has taken an answer, so that it does not ask for more meanwhile."""
+        late = self._loop.call_at(self._due_s + STUCK_CLIENT_GRACE_S, answer.cut)
+        try:
+            await answer.drained()
+        finally:
+            late.cancel()
 
     async def _stream(
         self, begun: Begun, pinned: PinnedRequest | None, answer: RelayedAnswer

@@ -19,8 +19,8 @@ async def read_client_body(request: web.BaseRequest, bytes_max: int, timeout_s: 
     Raises RequestRefused: payload_too_large, request_timeout, unsupported_encoding,
     invalid_request where its framing is broken.
     """
-    encoding = request.headers.get("Content-Encoding")
-    if encoding is not None and encoding.strip().lower() != "identity":
+    encodings = request.headers.getall("Content-Encoding", ())
+    if any(encoding.strip().lower() != "identity" for encoding in encodings):
         raise RequestRefused(ErrorCode.UNSUPPORTED_ENCODING)
     length = request.content_length
     if length is not None and length > bytes_max:

@@ -2,8 +2,10 @@
 
 aiohttp's compiled parser reads requests. What it refuses (two framings, two lengths, bare
 line ends, oversized heads) is answered here in the API's own shape and the connection is
-closed, so that nothing behind a malformed request is read as another one (B-114). Its
-pure-Python stand-in is more lenient: a start without the compiled one says so once.
+closed, so that nothing behind a malformed request is read as another one (B-114). So is
+what it takes but a router must not: transfer codings beside chunks, and any in HTTP/1.0. Its
+pure-Python stand-in is more lenient: a start without the compiled one says so once. A client
+that sends request after request and reads no answer waits until it has read (B-108).
 
 `/ready`, `/metrics` and the admin application are given by the composition root.
 """
@@ -17,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import structlog
-from aiohttp import http_parser, web
+from aiohttp import HttpVersion10, HttpVersion11, http_parser, web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
@@ -33,6 +35,7 @@ HEADERS_MAX: Final = 100
 KEEPALIVE_S: Final = 75.0
 LINGER_S: Final = 2.0  # how long an unread body is thrown away before the connection closes
 SHUTDOWN_S: Final = 30.0
+UNREAD_S: Final = 75.0  # how long answers may lie unread before the next request is looked at
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger("router.ingress")
@@ -164,8 +167,12 @@ class _Runner(web.AppRunner):
         busiest, handle = self._busiest, made.request_handler
 
         def route(request: web.BaseRequest) -> Awaitable[web.StreamResponse]:
+            if request.protocol.writing_paused:
+                return _when_read(request, route)
+            if _is_oddly_framed(request):
+                return _refused(request)
             found = busiest.get(request.raw_path)
-            return handle(request) if found is None or request.method != "POST" else found(request)
+            return _shaped(request, handle) if found is None or request.method != "POST" else found(request)
 
         return _Server(
             route,
@@ -174,6 +181,48 @@ class _Runner(web.AppRunner):
             loop=asyncio.get_running_loop(),
             **made._kwargs,
         )
+
+
+def _is_oddly_framed(request: web.BaseRequest) -> bool:
+    """Whether another server might see another end of this request's body (RFC 9112, 6.1)."""
+    codings = request.headers.get("Transfer-Encoding")
+    if codings is None:
+        return request.version < HttpVersion10
+    return request.version < HttpVersion11 or codings.strip().lower() != "chunked"
+
+
+async def _refused(request: web.BaseRequest) -> web.StreamResponse:
+    answer = error_answer(RequestRefused(ErrorCode.INVALID_REQUEST), request_id_of(request))
+    answer.force_close()
+    return answer
+
+
+async def _when_read(
+    request: web.BaseRequest, route: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """The request, once the answers before it were read; memory for them stays within one."""
+    try:
+        async with asyncio.timeout(UNREAD_S):
+            await request.writer.drain()
+    except TimeoutError:
+        transport = request.transport
+        if transport is not None:
+            transport.abort()
+        raise ConnectionResetError("the client reads nothing") from None
+    return await route(request)
+
+
+async def _shaped(
+    request: web.BaseRequest, handle: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """The application's answer; what it refuses by itself has the shape of the API too."""
+    try:
+        return await handle(request)
+    except web.HTTPException as refusal:
+        if refusal.status < 400:
+            raise
+        code = ErrorCode.NOT_FOUND if refusal.status == 404 else ErrorCode.INVALID_REQUEST
+        return error_answer(RequestRefused(code), request_id_of(request))
 
 
 def _guarded(methods: tuple[str, ...], handler: Handler) -> Handler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,6 +106,9 @@ AMBIGUOUS = {
     "hex with a prefix": head(b"transfer-encoding: chunked") + b"0x2\r\n{}\r\n0\r\n\r\n" + SMUGGLED,
     "coding that is not the last": head(b"transfer-encoding: chunked, identity") + CHUNKED + SMUGGLED,
     "odd coding": head(b"transfer-encoding: xchunked") + CHUNKED + SMUGGLED,
+    "coding beside chunks": head(b"transfer-encoding: gzip, chunked") + CHUNKED + SMUGGLED,
+    "chunks in HTTP/1.0": head(b"transfer-encoding: chunked").replace(b"1.1", b"1.0") + CHUNKED + SMUGGLED,
+    "version before 1.0": GOOD.replace(b"1.1", b"0.9") + SMUGGLED,
     "not HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + SMUGGLED,
 }
 
@@ -190,10 +194,65 @@ async def test_body_that_does_not_arrive_is_refused_in_time() -> None:
         assert frontend.chats == []
 
 
-async def test_encoded_body_is_refused() -> None:
+@pytest.mark.parametrize("encodings", [[b"gzip"], [b"identity", b"gzip"], [b"identity, br"]])
+async def test_encoded_body_is_refused(encodings: list[bytes]) -> None:
     async with front() as (router, _):
-        answer = await raw(router, head(b"content-length: 2", b"content-encoding: gzip") + b"{}")
+        lines = [b"content-encoding: " + encoding for encoding in encodings]
+        answer = await raw(router, head(b"content-length: 2", *lines) + b"{}")
         assert status_of(answer) == 415
+
+
+@pytest.mark.parametrize(
+    "line", [b"OPTIONS * HTTP/1.1", b"CONNECT x:80 HTTP/1.1", b"GET /admin/nope HTTP/1.1"]
+)
+async def test_what_the_library_refuses_has_the_shape_of_the_api(line: bytes) -> None:
+    async with front() as (router, _):
+        answer = await raw(router, line + b"\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert status_of(answer) == 404
+        body = answer.partition(b"\r\n\r\n")[2]
+        assert json.JSONDecoder().raw_decode(body.decode())[0]["error"]["code"] == "not_found"
+        assert b"x-request-id" in answer.lower()
+
+
+async def unread(port: int, requests: bytes) -> asyncio.StreamWriter:
+    """A client with a small window that has sent requests and reads no answer."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+    _, writer = await asyncio.open_connection(sock=client)
+    transport: Any = writer.transport
+    transport.pause_reading()
+    writer.write(requests)
+    return writer
+
+
+async def test_client_that_reads_no_answers_gets_no_further_ones() -> None:
+    calls = 0
+
+    async def large(request: web.Request) -> web.StreamResponse:
+        nonlocal calls
+        calls += 1
+        return json_answer(b"x" * 500_000, "r")
+
+    async with door(handlers={"/metrics": large}) as url:
+        writer = await unread(int(url.rpartition(":")[2]), b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
+        await until(lambda: calls > 1)
+        await asyncio.sleep(0.3)
+        assert calls < 50, "the kernel's buffers hold some answers, ours hold one"
+        writer.transport.abort()
+
+
+async def test_client_that_reads_no_chats_makes_no_further_ones() -> None:
+    async with front() as (router, frontend):
+        frontend.usage = {"padding": "x" * 500_000}
+        writer = await unread(router.port, GOOD * 100)
+        await until(lambda: len(frontend.chats) > 1)
+        await asyncio.sleep(0.3)
+        assert len(frontend.chats) < 50
+        assert router.in_flight() == 0
+        writer.transport.abort()
+        await until(lambda: len(router.log.ends) == len(frontend.chats))
 
 
 @pytest.mark.parametrize("where", ["line", "header", "count"])
