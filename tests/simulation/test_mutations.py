@@ -1,0 +1,200 @@
+"""The simulator must be able to fail: each of these breaks one rule of the product, and seeds notice.
+
+Whoever changes the simulator so that a mutant survives has blinded it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import projections.load.ledger
+import projections.load.ledger_lines
+import projections.view
+import replay.engine
+from app.pick_log import ReplicaLog
+from ingest.log.appender import Appender
+from ingest.log.log_clock import OwnerClock
+from projections.events.picks import LostPick
+from projections.intake import Intake
+from projections.load.ledger import Ledger
+from projections.load.store import LoadStore
+from projections.view import Overlay
+from router.pinning import Pinning
+from tests.simulation.invariants import check_all
+from tests.simulation.simulator import Simulator
+
+SEEDS = 40  # at most so many are tried for one mutant; most die at once
+
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+def _overlay_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Overlay, "add_pick", lambda self, fact: None)
+
+
+def _own_ends_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Overlay, "add_end", lambda self, fact: None)
+
+
+def _overlay_keeps_what_is_folded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Overlay, "folded", lambda self, own_seq: None)
+
+
+def _charges_expire_a_second_early(patch: pytest.MonkeyPatch) -> None:
+    for module in (projections.load.ledger, projections.load.ledger_lines):
+        if hasattr(module, "DISPATCH_AGE_US_MAX"):
+            patch.setattr(module, "DISPATCH_AGE_US_MAX", 29_000_000)
+
+
+def _stalls_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(projections.view, "is_stall", lambda *_: False)
+
+
+def _suspicion_lasts_longer(patch: pytest.MonkeyPatch) -> None:
+    for module in (projections.load.ledger, projections.load.ledger_lines):
+        if hasattr(module, "SUSPECT_US"):
+            patch.setattr(module, "SUSPECT_US", 12_000_000)
+
+
+def _gaps_drop_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LoadStore, "_drop", lambda self, publisher: None)
+
+
+def _departed_workers_keep_their_lines(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "evict", lambda self, workers: None)
+
+
+def _superseded_owners_are_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Intake, "is_owner", lambda self, record: True)
+
+
+def _records_count_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Intake, "is_repeated", lambda self, record: False)
+    patch.setattr(Intake, "takes_next", lambda self, *_: False)
+
+
+def _log_time_goes_back(patch: pytest.MonkeyPatch) -> None:
+    honest = OwnerClock.stamp
+
+    def stamp(self: OwnerClock, now_us: int) -> int:
+        return honest(self, now_us) - (5_000_000 if now_us % 7 == 0 else 0)
+
+    patch.setattr(OwnerClock, "stamp", stamp)
+
+
+def _lag_is_not_charged(patch: pytest.MonkeyPatch) -> None:
+    """The question says one time of dispatch and the fold uses another."""
+    honest = Ledger.apply_pick
+
+    def apply_pick(self: Ledger, record: Any, fleet: Any) -> None:
+        question = record.fact.question
+        moved = question._replace(dispatched_at=question.asked_at)
+        honest(self, record._replace(fact=record.fact._replace(question=moved)), fleet)
+
+    patch.setattr(Ledger, "apply_pick", apply_pick)
+
+
+def _an_unclear_append_is_taken_for_written(patch: pytest.MonkeyPatch) -> None:
+    honest = Appender.on_found
+
+    def on_found(self: Appender, now_us: int, writer: bytes, found: Any) -> Any:
+        return honest(self, now_us, writer, {entry.sequence: 0 for entry in self._flight})
+
+    patch.setattr(Appender, "on_found", on_found)
+
+
+def _output_opens_at_once(patch: pytest.MonkeyPatch) -> None:
+    honest = Pinning._picked
+
+    def picked(self: Pinning, event: Any, at: Any) -> Any:
+        effects = honest(self, event, at)
+        self._outage = True
+        return effects
+
+    patch.setattr(Pinning, "_picked", picked)
+
+
+def _a_client_that_leaves_ends_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Pinning, "has_ended", property(lambda self: False))
+
+
+def _own_numbers_are_reused(patch: pytest.MonkeyPatch) -> None:
+    honest = ReplicaLog.next_own_seq
+
+    def next_own_seq(self: ReplicaLog) -> int:
+        if self._own_seq == 9:
+            return 9
+        return honest(self)
+
+    patch.setattr(ReplicaLog, "next_own_seq", next_own_seq)
+
+
+def _replay_forgets_lost_picks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Overlay, "add_lost", lambda self, replica, lost, own_seq: None)
+
+
+def _lines_follow_later_picks(patch: pytest.MonkeyPatch) -> None:
+    """As it was: ledger lines went to the end of the queue."""
+    honest = Appender._tell_lost
+
+    def tell_lost(self: Appender, now_us: int) -> Any:
+        lines = [entry for entry in self._pending if type(entry.fact) is LostPick]
+        others = [entry for entry in self._pending if type(entry.fact) is not LostPick]
+        self._pending.clear()
+        self._pending.extend([*others, *lines])
+        return honest(self, now_us)
+
+    patch.setattr(Appender, "_tell_lost", tell_lost)
+
+
+def _copies_count_twice_in_replay(patch: pytest.MonkeyPatch) -> None:
+    """As it was: a copy behind the as-of went into the overlay though the fold held it."""
+    honest = replay.engine._Scout.overlay
+
+    def overlay(self: Any, pick: Any, folded_seq: int) -> Any:
+        made = honest(self, pick, folded_seq)
+        for number, offset, fact in self._line(pick.replica):
+            if made is not None and number <= folded_seq and offset > pick.as_of and hasattr(fact, "question"):
+                made.add_pick(fact)
+        return made
+
+    patch.setattr(replay.engine._Scout, "overlay", overlay)
+
+
+MUTANTS: list[Mutate] = [
+    _overlay_is_ignored,
+    _own_ends_are_ignored,
+    _overlay_keeps_what_is_folded,
+    _charges_expire_a_second_early,
+    _stalls_are_not_seen,
+    _suspicion_lasts_longer,
+    _gaps_drop_nothing,
+    _departed_workers_keep_their_lines,
+    _superseded_owners_are_believed,
+    _records_count_twice,
+    _log_time_goes_back,
+    _lag_is_not_charged,
+    _an_unclear_append_is_taken_for_written,
+    _output_opens_at_once,
+    _a_client_that_leaves_ends_twice,
+    _own_numbers_are_reused,
+    _lines_follow_later_picks,
+    _copies_count_twice_in_replay,
+]
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__.lstrip("_"))
+def test_seeds_notice_a_broken_rule(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            sim = Simulator(seed)
+            sim.run()
+            check_all(sim)
+        except Exception as noticed:
+            print(f"seed {seed}: {type(noticed).__name__}: {noticed}"[:200])
+            return
+    pytest.fail(f"{SEEDS} seeds saw nothing wrong with {mutate.__name__}")
