@@ -16,7 +16,7 @@ from typing import cast
 import uvloop
 
 MODEL = "bench"
-_MODELS = b'{"object":"list","data":[{"id":"bench","object":"model","created":1,"owned_by":"bench"}],"status":"healthy"}'
+_MODELS = b'{"object":"list","data":[{"id":"bench","object":"model","created":1,"owned_by":"bench"}]}'
 _LIST = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(_MODELS)
     + _MODELS

@@ -111,9 +111,8 @@ class Client(asyncio.Protocol):
                 return
         self._tail = (self._tail + data)[-32:]
         # the end of chunks, or of a counted stream
-        if (
-            self._tail.endswith(b"\r\n0\r\n\r\n")
-            or (self._tail.endswith(b"data: [DONE]\n\n") and self._counted())
+        if self._tail.endswith(b"\r\n0\r\n\r\n") or (
+            self._tail.endswith(b"data: [DONE]\n\n") and self._counted()
         ):
             self._latencies.append(time.perf_counter() - self._asked)
             self._left -= 1
@@ -137,15 +136,20 @@ class Client(asyncio.Protocol):
             self._transport.close()
 
 
+def request_to(port: int) -> bytes:
+    """The request that is sent over and over."""
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
+    )
+    return head.encode() + BODY
+
+
 async def load(port: int, scenario: Scenario) -> list[float]:
     """All clients' latencies, seconds."""
     loop = asyncio.get_running_loop()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(BODY)}\r\n\r\n"
-    ).encode()
     waits: list[asyncio.Future[list[float]]] = [loop.create_future() for _ in range(scenario.clients)]
-    clients = [Client(scenario.requests, wait, head + BODY) for wait in waits]
+    clients = [Client(scenario.requests, wait, request_to(port)) for wait in waits]
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", port)  # type: ignore[misc]
     async with asyncio.timeout(300):
@@ -316,13 +320,13 @@ def sglang_router(folder: Path, upstream: int) -> Iterator[tuple[int, int]]:
     port = free_port()
     argv = [
         str(SGLANG_ROUTER), "launch", "--host", "127.0.0.1", "--port", str(port), "--policy", "round_robin",
-        "--worker-urls", f"http://127.0.0.1:{upstream}", "--prometheus-port", str(free_port()), "--log-level", "error",
+        "--worker-urls", f"http://127.0.0.1:{upstream}", "--prometheus-port", str(free_port()),
+        "--log-level", "error",
     ]  # fmt: skip
     with running(argv, ROUTER_CORE, stderr=(folder / "log.txt").open("wb"), cwd=folder) as child:
         wait_for(port, child, "/health")
         deadline = time.monotonic() + START_S
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n"
-        while not answers(port, head.encode() + BODY, lambda data: b" 200 " in data[:15]):
+        while not answers(port, request_to(port), lambda data: b" 200 " in data[:15]):
             if time.monotonic() > deadline:
                 raise RuntimeError("sglang-router does not serve")
             time.sleep(0.2)
