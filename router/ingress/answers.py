@@ -94,7 +94,8 @@ class RelayedAnswer:
 
     def whole(self, body: bytes) -> SentAnswer:
         """Send an answer whose body is at hand. Raises ConnectionError."""
-        self._write(b"".join(self._lines(len(body))) + body)
+        length = None if self._head.framing is Framing.NONE else len(body)  # a 204 must not have one
+        self._write(b"".join(self._lines(length)) + body)
         return self.sent()
 
     def begin(self) -> bytes:

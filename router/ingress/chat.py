@@ -183,7 +183,7 @@ class Passage:
         if pinned.all_workers_stalled():
             code = ErrorCode.ALL_WORKERS_BUSY
         after = (result.retry_after or b"").decode("latin-1")
-        seconds = after if after.isdigit() and len(after) <= 6 else RETRY_AFTER_DEFAULT
+        seconds = after if after.isascii() and after.isdigit() and len(after) <= 6 else RETRY_AFTER_DEFAULT
         return RequestRefused(code, headers=(("Retry-After", seconds),))
 
     def _worker_left(self, pins: Pins) -> bool:

@@ -119,6 +119,15 @@ def test_answer_that_breaks_off_closes_the_connection_without_an_end() -> None:
     answer.cut()
 
 
+@pytest.mark.parametrize("status", [204, 304])
+def test_answer_that_can_have_no_body_has_no_length(status: int) -> None:
+    answer, wire = relayed(parse_head(b"HTTP/1.1 %d X\r\ncontent-length: 5" % status))
+    answer.whole(b"")
+    head, body = lines(wire)
+    assert body == b""
+    assert not [line for line in head if line.lower().startswith((b"content-length", b"transfer-encoding"))]
+
+
 def test_status_without_a_usual_reason_is_passed_on() -> None:
     answer, wire = relayed(parse_head(b"HTTP/1.1 299 Odd\r\ncontent-length: 0"))
     answer.whole(b"")

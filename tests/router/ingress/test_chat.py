@@ -290,6 +290,9 @@ async def test_retry_after_of_a_frontend_is_passed_on() -> None:
     async with running(frontend), rig(PAIR, pair_settings(frontend)) as router:
         answer, _ = await router.chat()
         assert answer.headers["Retry-After"] == "7"
+        frontend.answer_headers = [("Retry-After", "\u00b9\u00b2")]  # digits, but no number
+        answer, _ = await router.chat()
+        assert answer.headers["Retry-After"] == "1"
         frontend.answer_headers = [("Retry-After", "Wed, 21 Oct")]
         answer, _ = await router.chat()
         assert answer.headers["Retry-After"] == "1"
