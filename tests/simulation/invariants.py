@@ -26,6 +26,7 @@ from replay.verify import verify
 from router.picker.rows import CandidateRow, pack_rows, unpack_rows
 from tests.simulation.naive_model import Expected, NaiveModel
 from tests.simulation.simulator import Simulator, acknowledged
+from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Replica
 from tests.simulation.world_router import SimRouter
 
@@ -74,6 +75,7 @@ def check_all(sim: Simulator) -> None:
     the_same_records_take_effect(run)
     samples_cover_only_what_was_heard(run)
     nothing_waits_any_more(run)
+    who_thinks_that_it_is_the_owner_is_it(run)
     the_fleet_is_what_the_store_holds(run)
     replay_repeats_every_pick(run)
     the_naive_model_agrees(run)
@@ -171,6 +173,14 @@ def the_fleet_is_what_the_store_holds(run: Finished) -> None:
     stored = {key: blake3(value).digest() for key, (_, value) in run.sim.store.keys.items()}
     differing = sorted(key for key in held.keys() | stored.keys() if held.get(key) != stored.get(key))
     assert not differing, f"held and stored differ: {differing}"
+
+
+def who_thinks_that_it_is_the_owner_is_it(run: Finished) -> None:
+    """A superseded owner has noticed and ended."""
+    for process in run.sim.processes:
+        if isinstance(process, OwnerProcess) and process.is_alive:
+            pair = (process.appender.writer, process.appender.epoch)
+            assert run.fold.state.intake.owner == pair, f"{process.name} lives on beside the owner"
 
 
 def replay_repeats_every_pick(run: Finished) -> None:

@@ -35,6 +35,7 @@ class Quiet(Simulator):
     def __init__(self, seed: int) -> None:
         super().__init__(seed, QUIET)
         self.settings = SETTINGS
+        self.buffered_max = 12
         self.checkpoint_every_us = 5 * SECOND_US
         self.owner_process: OwnerProcess
         self.replica: Replica

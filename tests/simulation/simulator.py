@@ -47,6 +47,7 @@ class Chances(NamedTuple):
     slow: float = 0.05
     seconds: int = 50
     faults: int = 12
+    mute: float = 0.1
     replicas: int = 2
     workers: int = 6
 
@@ -76,6 +77,7 @@ class Simulator:
         self.may_disagree = False
         self.forgotten: set[bytes] = set()  # picks that a scenario spoiled
         self.checkpoint_every_us = self.rng.choice((3, 7, 20)) * SECOND_US
+        self.buffered_max = self.rng.choice((3, 12))
         self.settings = self._draw_settings()
         self._heap: list[tuple[int, int, Callable[[], None], Process | None]] = []
         self._planned = 0
@@ -93,8 +95,9 @@ class Simulator:
             refused=rng.choice((0, 0.02)),
             broken=0 if calm else rng.choice((0, 0, 0.002)),
             slow=rng.choice((0, 0.05, 0.2)),
-            seconds=rng.choice((15, 30, 60)),
+            seconds=rng.choice((12, 30, 65)),
             faults=rng.randint(0, 20),
+            mute=rng.choice((0, 0.1, 0.6)),
             replicas=rng.randint(0, 2),
             workers=rng.randint(1, 8),
         )
@@ -339,6 +342,8 @@ class Simulator:
         role = rng.choice(("prefill", "decode", "decode", "aggregated", "aggregated"))
         space = NAMESPACES[0] if rng.random() < 0.6 else NAMESPACES[1]
         self.workers[number] = SimWorker(number, space, role, rng)
+        if rng.random() < self.chances.mute:
+            self.workers[number].is_silent_until = 1 << 60  # a mute one: it fills up to its peers' load
         self._announce(self.workers[number])
         self.later(rng.randint(0, 400_000), lambda: self._publish(number))
 
@@ -516,6 +521,9 @@ class Simulator:
         living = [one for one in self.processes if one.is_alive]
         for process in living if rng.random() < 0.5 else living[-1:]:
             process.cut_until = max(process.cut_until, self.now + us)
+            if isinstance(process, Replica) and rng.random() < 0.5:  # more than the buffer holds
+                for number in range(rng.randint(5, 30)):
+                    process.later(number * 40_000, lambda p=process: p.router.ask())  # type: ignore[misc]
         self.count("cut off")
 
     def _fault_full(self) -> None:
@@ -570,7 +578,7 @@ class Simulator:
             (router.service, "asyncio", SimpleNamespace(get_running_loop=lambda: loop)),
             (router.service, "os", SimpleNamespace(urandom=self.rng.randbytes)),
             (ingest.log.ownership, "log", silent),
-            (ingest.log.outage, "PICKS_BUFFERED_MAX", 12),
+            (ingest.log.outage, "PICKS_BUFFERED_MAX", self.buffered_max),
         ]
         before = [getattr(module, name) for module, name, _ in places]
         for module, name, value in places:

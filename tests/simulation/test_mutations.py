@@ -13,15 +13,15 @@ import pytest
 import projections.load.ledger
 import projections.load.ledger_lines
 import projections.view
-import replay.engine
 from app.pick_log import ReplicaLog
 from ingest.log.appender import Appender
-from ingest.log.log_clock import OwnerClock
+from ingest.log.claim import Claim
 from projections.events.picks import LostPick
 from projections.intake import Intake
 from projections.load.ledger import Ledger
 from projections.load.store import LoadStore
 from projections.view import Overlay
+from replay.own_facts import OwnFacts
 from router.pinning import Pinning
 from tests.simulation.invariants import check_all
 from tests.simulation.simulator import Simulator
@@ -72,17 +72,22 @@ def _superseded_owners_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _records_count_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Intake, "is_repeated", lambda self, record: False)
-    patch.setattr(Intake, "takes_next", lambda self, *_: False)
+    honest = Intake.is_repeated
+    patch.setattr(Intake, "is_repeated", lambda self, record: honest(self, record) and False)
 
 
 def _log_time_goes_back(patch: pytest.MonkeyPatch) -> None:
-    honest = OwnerClock.stamp
+    honest = ReplicaLog.log_time
 
-    def stamp(self: OwnerClock, now_us: int) -> int:
-        return honest(self, now_us) - (5_000_000 if now_us % 7 == 0 else 0)
+    def log_time(self: ReplicaLog) -> tuple[int, int]:
+        now, lag = honest(self)
+        return now - (5_000_000 if now % 7 == 0 else 0), lag
 
-    patch.setattr(OwnerClock, "stamp", stamp)
+    patch.setattr(ReplicaLog, "log_time", log_time)
+
+
+def _owners_do_not_check_after_a_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Claim, "on_tick", lambda self, now_us: [])
 
 
 def _lag_is_not_charged(patch: pytest.MonkeyPatch) -> None:
@@ -132,10 +137,6 @@ def _own_numbers_are_reused(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReplicaLog, "next_own_seq", next_own_seq)
 
 
-def _replay_forgets_lost_picks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Overlay, "add_lost", lambda self, replica, lost, own_seq: None)
-
-
 def _lines_follow_later_picks(patch: pytest.MonkeyPatch) -> None:
     """As it was: ledger lines went to the end of the queue."""
     honest = Appender._tell_lost
@@ -150,18 +151,8 @@ def _lines_follow_later_picks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Appender, "_tell_lost", tell_lost)
 
 
-def _copies_count_twice_in_replay(patch: pytest.MonkeyPatch) -> None:
-    """As it was: a copy behind the as-of went into the overlay though the fold held it."""
-    honest = replay.engine._Scout.overlay
-
-    def overlay(self: Any, pick: Any, folded_seq: int) -> Any:
-        made = honest(self, pick, folded_seq)
-        for number, offset, fact in self._line(pick.replica):
-            if made is not None and number <= folded_seq and offset > pick.as_of and hasattr(fact, "question"):
-                made.add_pick(fact)
-        return made
-
-    patch.setattr(replay.engine._Scout, "overlay", overlay)
+def _replay_has_no_overlay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OwnFacts, "overlay", lambda self, pick, folded_seq: Overlay())
 
 
 MUTANTS: list[Mutate] = [
@@ -176,13 +167,14 @@ MUTANTS: list[Mutate] = [
     _superseded_owners_are_believed,
     _records_count_twice,
     _log_time_goes_back,
+    _owners_do_not_check_after_a_pause,
     _lag_is_not_charged,
     _an_unclear_append_is_taken_for_written,
     _output_opens_at_once,
     _a_client_that_leaves_ends_twice,
     _own_numbers_are_reused,
     _lines_follow_later_picks,
-    _copies_count_twice_in_replay,
+    _replay_has_no_overlay,
 ]
 
 
