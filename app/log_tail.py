@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import structlog
 
-from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Seen, Tail
+from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Seen, StopReason, Tail
 from projections.events.ports import LogReader
 from projections.notices import Notice
 
@@ -91,6 +91,8 @@ class LogTail:
             old = self._news_from - 1 - tail.fold.mark.offset
             self._is_news = old <= 0
             effects = tail.work(monotonic_us(), min(SLICE_RECORDS, old) if old > 0 else SLICE_RECORDS)
+            if tail.stopped is not StopReason.NONE:
+                log.error("the fold has stopped", reason=tail.stopped.value, detail=tail.stopped_detail)
             self._carry_out(effects)
             self._is_news = True
             self._on_folded()
@@ -115,11 +117,6 @@ class LogTail:
                     self._on_seen(effect)
             elif isinstance(effect, ProposeCondemned):
                 self.condemned = effect
-                log.error(
-                    "a record cannot be applied, the fold stops before it",
-                    offset=effect.offset,
-                    cause=effect.detail,
-                )
                 if self._on_condemn is not None:
                     self._on_condemn(effect.offset, effect.detail)
             else:

@@ -32,7 +32,7 @@ from projections.events.codec import RecordRefused, check_word, decode_record
 from projections.events.control import ClockTicked, Pinged, RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import RecordBatch
-from projections.fold import Fold, FoldStopped
+from projections.fold import Fold, FoldStopped, NewerRelease
 from projections.identity import U64_MAX
 from projections.notices import Notice
 
@@ -344,7 +344,8 @@ class Tail:
             found = self._condemning(waiting.records, waiting.first_offset)
             if found is not None:
                 return [found]
-        return [ProposeCondemned(stop.offset, str(stop))]
+        # what a newer release wrote is sound: it is this release that has to go
+        return [] if isinstance(stop, NewerRelease) else [ProposeCondemned(stop.offset, str(stop))]
 
     def _condemning(self, records: Sequence[bytes], first_offset: int) -> Restart | None:
         """The restart that a RecordCondemned of the poisonous offset among these allows."""

@@ -72,6 +72,7 @@ log = structlog.get_logger("picklog")
 
 TICK_S = 0.25
 CHECKPOINT_WAIT_S = 3.0
+FAILED_GRACE_S = 5.0
 WATCHED = frozenset((ConfigAdopted, ConfigProposed, PassSettled))
 REPLICA_BYTES = 16
 
@@ -166,8 +167,9 @@ class MainProcess:
                     self.ports.append(await door.listen_tcp(bind.host, bind.port))
                     log.info("listening", address=f"{bind.host}:{self.ports[-1]}")
             except OSError as problem:
-                why = os.strerror(problem.errno) if (problem.errno or 0) > 0 else problem.strerror
-                raise OSError(problem.errno, f"{why}: change server.bind_address", text) from problem
+                number = problem.errno or 0
+                why = os.strerror(number) if number > 0 else problem.strerror
+                raise OSError(number, f"{why}: change server.bind_address", text) from problem
 
     async def _claim(self) -> None:
         """Become the log's writer, or be told to stop first."""
@@ -223,10 +225,7 @@ class MainProcess:
 
     async def _stop(self, door: Door, tasks: list[asyncio.Task[Any]]) -> None:
         log.info("stopping", cause=self.failure or "asked to")
-        self._closing = asyncio.create_task(door.close())
-        if self._is_impatient:
-            self._closing.cancel()
-        await asyncio.gather(self._closing, return_exceptions=True)
+        await self._close(door)
         await self.service.close()
         if self.ingest is not None:
             await self.ingest.stop()
@@ -242,6 +241,17 @@ class MainProcess:
             self.raw.close()
         self.store.close()
         log.info("stopped")
+
+    async def _close(self, door: Door) -> None:
+        """Let requests in flight end; for a short while where others wait for a new process."""
+        self._closing = asyncio.create_task(door.close())
+        if self._is_impatient:
+            self._closing.cancel()
+        await asyncio.wait({self._closing}, timeout=FAILED_GRACE_S if self.failure else None)
+        if not self._closing.done() or self._closing.cancelled():
+            self._closing.cancel()
+            await asyncio.gather(self._closing, return_exceptions=True)
+            await door.abort()
 
     async def _last_checkpoint(self) -> None:
         """Let the follower write the state of this end, so that the next start is quick."""

@@ -50,7 +50,11 @@ class FoldStopped(Exception):
         self.cause = cause
 
 
-class UnknownFoldMode(FoldStopped):
+class NewerRelease(FoldStopped):
+    """The record is sound, this release cannot read it: nobody may condemn it."""
+
+
+class UnknownFoldMode(NewerRelease):
     """The log adopts behaviours that this release does not have. `flags`: the unknown ones."""
 
     def __init__(self, offset: int, flags: tuple[int, ...]) -> None:
@@ -237,7 +241,7 @@ class Fold:
     def _refuse(self, offset: int, data: bytes, refusal: RecordRefused, notices: list[Notice]) -> None:
         """Bytes that the codec does not take, as a function of the bytes alone."""
         if refusal.reason is Refusal.SCHEMA:
-            self._stopped = FoldStopped(offset, "its schema is newer than this release: update it")
+            self._stopped = NewerRelease(offset, "its schema is newer than this release: update it")
             raise self._stopped from refusal
         unknown = refusal.reason is Refusal.UNKNOWN_KIND
         result = IntakeResult.UNKNOWN_KIND if unknown else IntakeResult.REFUSED_BYTES

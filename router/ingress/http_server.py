@@ -35,6 +35,7 @@ HEADERS_MAX: Final = 100
 KEEPALIVE_S: Final = 75.0
 LINGER_S: Final = 2.0  # how long an unread body is thrown away before the connection closes
 SHUTDOWN_S: Final = 30.0
+ABORT_S: Final = 0.1  # 0 would mean for ever
 UNREAD_S: Final = 75.0  # how long answers may lie unread before the next request is looked at
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -105,6 +106,11 @@ class Door:
     async def close(self) -> None:
         """Stop listening, let requests in flight end (30 s), close."""
         await self._runner.cleanup()
+
+    async def abort(self) -> None:
+        """Close now, behind a `close` that was cancelled; requests in flight are cancelled."""
+        if self._runner.server is not None:
+            await self._runner.server.shutdown(ABORT_S)
 
     async def _set_up(self) -> None:
         if self._runner.server is None:

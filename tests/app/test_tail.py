@@ -21,6 +21,7 @@ from projections.events.control import (
     CheckpointDue,
     ClockTicked,
     ConfigAdopted,
+    FoldModeAdopted,
     LaneOpened,
     PickSettings,
     Pinged,
@@ -241,6 +242,14 @@ def test_a_condemned_record_lets_the_reader_start_anew_without_it(
     lane.say(RecordCondemned(bad, "cannot be applied"))
     found = [e for e in lane.read(0) if isinstance(e, Restart)]
     assert [(e.reason, e.before, e.condemned) for e in found] == [("condemned", bad - 1, frozenset((bad,)))]
+
+
+def test_what_a_newer_release_wrote_stops_the_fold_and_is_not_to_be_condemned() -> None:
+    lane = Lane()
+    lane.say(FoldModeAdopted((65_000,)))
+    assert not [e for e in lane.read(0) if isinstance(e, ProposeCondemned)]
+    assert lane.tail.stopped is StopReason.POISON
+    assert "newer than this release" in lane.tail.stopped_detail
 
 
 def test_a_replica_cannot_condemn() -> None:
