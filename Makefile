@@ -21,7 +21,7 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
 export REQUIRE_LIVE
 
-.PHONY: help venv run fleet test check unit live sim fuzz soak bench clean
+.PHONY: help venv run fleet test check unit live pythons sim fuzz soak bench clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -54,6 +54,12 @@ unit: venv ## tests without peers, on two processes
 
 live: venv ## tests with real etcd and Dynamo, one after another, in a namespace with loopback alone
 	$(PY) -m deploy.demo.loopback $(PY) -m pytest -q tests/live
+
+pythons: ## environments of the other supported Pythons that are installed, for the golden logs
+	@for p in python3.11 python3.12 python3.13; do \
+		"$$p" -c 'import ensurepip, venv' >/dev/null 2>&1 || continue; \
+		"$$p" deploy/bootstrap.py --venv ".venvs/python-$${p#python}" || exit 1; \
+	done
 
 sim: venv ## seeded simulations; SEEDS=N
 	$(PY) -m pytest -q tests/simulation --seeds '$(SEEDS)'

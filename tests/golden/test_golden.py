@@ -1,0 +1,124 @@
+"""Logs of released versions fold to the same state and repeat every pick, for ever.
+
+`run-*` are data directories of real fleets (Dynamo of that version, workers killed on the
+way, settings changed while running); `recording-*` were made of recordings by `recorder`.
+`expected.json` of each was written with it. A change that breaks one of these breaks every
+log that somebody keeps: give the new behaviour a number (fold mode or flag) instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import replay.verify as verify_module
+from app.checkpoint_store import CheckpointFolder
+from app.fold_start import start_fold
+from ingest.log.segment_reader import SegmentReader
+from projections.view import View
+from replay.verify import verify
+from router.picker.pick import pick
+from tests.golden.state import state_of
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+GOLDEN = sorted(path.parent for path in HERE.glob("*/expected.json"))
+OTHER_PYTHONS = sorted(REPOSITORY.glob(".venvs/python-*/bin/python"))
+
+
+def names(folders: list[Path]) -> list[str]:
+    return [folder.name for folder in folders]
+
+
+def test_there_are_golden_logs() -> None:
+    assert len(GOLDEN) >= 7
+
+
+@pytest.mark.req("EVS-06", "EVS-21")
+@pytest.mark.parametrize("folder", GOLDEN, ids=names(GOLDEN))
+def test_a_golden_log_folds_and_repeats_as_it_did(folder: Path) -> None:
+    expected = json.loads((folder / "expected.json").read_text())
+    assert expected["different"] == 0
+    assert expected["picks"] >= 50
+    assert state_of(folder) == expected
+
+
+@pytest.mark.req("EVS-13")
+@pytest.mark.parametrize("folder", [f for f in GOLDEN if (f / "checkpoints").is_dir()], ids=lambda f: f.name)
+def test_each_checkpoint_of_a_golden_log_and_its_tail_are_the_full_fold(folder: Path) -> None:
+    expected = json.loads((folder / "expected.json").read_text())["digests"]
+    reader = SegmentReader.open(folder)
+    store = CheckpointFolder(folder / "checkpoints")
+    infos = store.list()
+    assert infos
+    for info in infos:
+        start = start_fold(reader, store, before=info.offset)
+        assert start.checkpoint == info
+        position = start.next_offset
+        while batches := reader.read(position, 1 << 20):
+            for batch in batches:
+                start.fold.apply_batch(batch, [])
+            position = batches[-1].first_offset + len(batches[-1].records)
+        assert {name: str(digest) for name, digest in start.fold.digests()} == expected
+    assert verify(reader, store).different == 0
+    reader.close()
+
+
+@pytest.mark.parametrize("folder", GOLDEN, ids=names(GOLDEN))
+@pytest.mark.parametrize("fault", ["expiry", "overlay", "rotation", "cost"])
+def test_a_deliberately_broken_picker_is_caught(
+    folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(view: Any, question: Any, settings: Any, flags: Any) -> Any:
+        if fault == "expiry":
+            question = question._replace(asked_at=question.asked_at + 40_000_000)
+        elif fault == "overlay":
+            view = View(view.as_of, view.fleet, view.load, type(view.ledger)(), type(view.overlay)())
+        elif fault == "rotation":
+            question = question._replace(rotation_decode=question.rotation_decode + 1)
+        outcome = pick(view, question, settings, flags)
+        if fault == "cost" and outcome.decode.rows:
+            worse = outcome.decode.rows[:-1] + bytes([outcome.decode.rows[-1] ^ 1])
+            outcome = outcome._replace(decode=outcome.decode._replace(rows=worse))
+        return outcome
+
+    monkeypatch.setattr(verify_module, "pick", broken)
+    reader = SegmentReader.open(folder)
+    report = verify(reader, None)
+    reader.close()
+    assert report.different > 0
+    assert report.first_difference is not None
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+def test_string_hash_seeds_do_not_matter(seed: str) -> None:
+    folder = GOLDEN[0]
+    assert told_by(Path(sys.executable), folder, seed) == json.loads((folder / "expected.json").read_text())
+
+
+@pytest.mark.skipif(
+    not OTHER_PYTHONS, reason="no other Python: make pythons builds them where they are installed"
+)
+@pytest.mark.parametrize("python", OTHER_PYTHONS, ids=lambda p: p.parts[-3])
+@pytest.mark.parametrize("folder", GOLDEN, ids=names(GOLDEN))
+def test_other_pythons_give_the_same(python: Path, folder: Path) -> None:
+    assert told_by(python, folder, "7") == json.loads((folder / "expected.json").read_text())
+
+
+def told_by(python: Path, folder: Path, seed: str) -> Any:
+    """The state of a golden log as another process tells it."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [python, "-m", "tests.golden.state", str(folder)],
+        capture_output=True,
+        check=True,
+        env=environment,
+        cwd=REPOSITORY,
+    )
+    return json.loads(done.stdout)
