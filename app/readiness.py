@@ -6,21 +6,24 @@ are in the same place (decision 66). Words are fixed and documented in docs/http
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from app.tail import Tail
+from projections.bounds import SECOND_US
 from router.ingress.keys import ANYBODY
 from router.ingress.models import servable_models
 from router.service import RouterService
 
 
 def ready_document(tail: Tail, service: RouterService, now_us: int) -> dict[str, Any]:
-    """`{"ready", "missing", "degraded"}`."""
+    """`{"ready", "missing", "degraded"}`. now_us: monotonic time as the tail is given it."""
+    loop_us = int(asyncio.get_running_loop().time() * SECOND_US)  # what breakers reckon by
     judged = tail.readiness(now_us)
     missing = list(judged.missing)
     held = service.log.settings()
     if held.version == 0:
         missing.append("settings")
-    elif not servable_models(service, service.frontage, held, ANYBODY, now_us):
+    elif not servable_models(service, service.frontage, held, ANYBODY, loop_us):
         missing.append("route")
     return {"ready": not missing, "missing": missing, "degraded": list(judged.degraded)}

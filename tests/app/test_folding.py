@@ -1,0 +1,183 @@
+"""A fold that begins anew is folded aside, told nothing twice, and handed over when it has caught up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.checkpoint_store import CheckpointFolder
+from app.folding import Folding
+from app.tail import Seen, Tail
+from projections.checkpoint import checkpoint_records
+from projections.events.control import CheckpointDue, ConfigAdopted, Pinged, RecordCondemned
+from projections.fold import Fold
+from projections.notices import Notice
+from replay.engine import records_of
+from tests.replay.recorded_log import SETTINGS, RecordedLog
+
+ME = bytes([42]) * 16
+WATCHED = frozenset((CheckpointDue,))
+
+
+class Process:
+    """What a fold told, and a log that answers pings at once where it may."""
+
+    def __init__(self, world: RecordedLog, folder: Path) -> None:
+        self.world = world
+        self.news: list[Notice] = []
+        self.old: list[Notice] = []
+        self.seen_at: list[int] = []
+        self.condemned: list[tuple[int, str]] = []
+        self.given_up: list[str] = []
+        self.replaced: list[Tail] = []
+        self.folded_at: list[int] = []
+        self.checkpoints = CheckpointFolder(folder)
+        self.folding = Folding(world.log, self.checkpoints, ME, WATCHED, self)
+
+    def append_ping(self, number: int, as_of: int) -> None:
+        self.world.say(Pinged(ME, number, as_of), ME)
+
+    def noticed(self, notices: tuple[Notice, ...], is_news: bool) -> None:
+        (self.news if is_news else self.old).extend(notices)
+
+    def folded(self) -> None:
+        self.folded_at.append(self.folding.tail.fold.mark.offset)
+
+    def seen(self, seen: Seen) -> None:
+        self.seen_at.append(seen.offset)
+
+    def condemn(self, offset: int, detail: str) -> None:
+        self.condemned.append((offset, detail))
+
+    def fold_given_up(self, reason: str) -> None:
+        self.given_up.append(reason)
+
+    def fold_replaced(self, tail: Tail) -> None:
+        self.replaced.append(tail)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.folding.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def caught_up(self) -> None:
+        async with asyncio.timeout(20):
+            while self.folding.tail.next_offset < self.world.log.end_offset():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world() -> RecordedLog:
+    world = RecordedLog(3)
+    for number in range(5):
+        world.sample(1 + number % 3, number)
+    return world
+
+
+async def test_what_the_log_held_before_is_old_news(world: RecordedLog, tmp_path: Path) -> None:
+    old = world.say(CheckpointDue("time"))
+    process = Process(world, tmp_path)
+    async with process.running():
+        await process.caught_up()
+        assert process.old and not process.news
+        new = world.say(CheckpointDue("time"))
+        await process.caught_up()
+    assert old < new
+    assert process.seen_at == [new]
+    assert process.folded_at[-1] == new
+
+
+@pytest.mark.req("EVS-21")
+async def test_a_successor_skips_the_condemned_record_and_tells_nothing_twice(
+    world: RecordedLog, tmp_path: Path
+) -> None:
+    process = Process(world, tmp_path)
+    async with process.running():
+        await process.caught_up()
+        bad = world.say(CheckpointDue("time"))
+        await process.caught_up()
+        before = process.folding.tail
+        told = len(process.news)
+        world.say(RecordCondemned(bad, "it cannot be applied elsewhere"))
+        behind = world.say(CheckpointDue("time"))
+        async with asyncio.timeout(20):
+            while not process.replaced:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    assert process.given_up == ["condemned"]
+    assert process.replaced == [process.folding.tail] == [process.folding.newest]
+    assert process.folding.tail is not before
+    assert process.seen_at == [bad, behind]
+    assert bad in process.folding.tail.fold.state.intake.condemned
+    assert len(process.news) - told <= 2, "the condemned record and its condemnation"
+
+
+async def test_while_a_successor_folds_the_old_one_stands(world: RecordedLog, tmp_path: Path) -> None:
+    process = Process(world, tmp_path)
+    task = asyncio.create_task(process.folding.run())
+    await process.caught_up()
+    before = process.folding.tail
+    bad = world.say(CheckpointDue("time"))
+    await process.caught_up()
+    for _ in range(3_000):
+        world.sample(1, 1)
+    world.say(RecordCondemned(bad, "it cannot be applied elsewhere"))
+    stood = 0
+    async with asyncio.timeout(20):
+        while not process.replaced:
+            if process.folding.newest is not before:
+                assert process.folding.tail is before
+                stood += 1
+            await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert stood > 3
+    assert process.folding.tail.fold.mark.offset == world.log.end_offset() - 1
+
+
+@pytest.mark.req("EVS-13")
+def test_it_begins_at_a_checkpoint(world: RecordedLog, tmp_path: Path) -> None:
+    fold = Fold()
+    for offset, data in records_of(world.log, 0):
+        fold.apply(offset, data, [])
+    mark = fold.mark
+    records: Any = checkpoint_records(fold, world.log.log_id)
+    CheckpointFolder(tmp_path).write(world.log.log_id, mark.offset, mark.check, mark.time, records)
+    process = Process(world, tmp_path)
+    assert process.folding.start.next_offset == mark.offset + 1
+    assert process.folding.tail.fold.digests() == fold.digests()
+
+
+async def test_a_process_that_could_not_append_proposes_again(
+    world: RecordedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = Process(world, tmp_path)
+    async with process.running():
+        await process.caught_up()
+        process.folding.condemn_again()
+        assert process.condemned == [], "nothing is wrong"
+        bad = world.log.end_offset()
+        poison(process, monkeypatch)
+        async with asyncio.timeout(20):
+            while not process.condemned:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        process.folding.condemn_again()
+    assert [offset for offset, _ in process.condemned] == [bad, bad]
+
+
+def poison(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record whose apply raises, as a fault of ours would."""
+
+    def raising(*_: object) -> None:
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(process.folding.tail.fold.state.status, "apply_adopted", raising)
+    process.world.say(ConfigAdopted(2, "x", b"", "{}", SETTINGS, True))
