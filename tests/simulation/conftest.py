@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-SEEDS_BY_DEFAULT = 40
+SEEDS_BY_DEFAULT = 24
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

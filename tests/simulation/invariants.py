@@ -24,8 +24,9 @@ from projections.fold import Fold
 from replay.engine import Unverifiable
 from replay.verify import verify
 from router.picker.rows import CandidateRow, pack_rows, unpack_rows
-from tests.simulation.naive_model import Expected, NaiveModel
-from tests.simulation.simulator import Simulator, acknowledged
+from tests.simulation.naive_model import NaiveModel, Phase
+from tests.simulation.simulator import Simulator
+from tests.simulation.world import acknowledged
 from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Replica
 from tests.simulation.world_router import SimRouter
@@ -203,24 +204,20 @@ def the_naive_model_agrees(run: Finished) -> None:
                 compare(run.model.pick(made, router.own, held.pick), made, router)
 
 
-def compare(expected: Expected, made: PickMade, router: SimRouter) -> None:
-    """Reasons, winners, rows and rotations, field by field."""
+def compare(expected: tuple[Phase, Phase], made: PickMade, router: SimRouter) -> None:
+    """Rows, winners, reasons and rotations, field by field."""
     outcome = made.outcome
     where = f"{router.process.name} pick {made.own_seq} at {made.as_of}"
-    for phase, rows in ((outcome.prefill, expected.prefill_rows), (outcome.decode, expected.decode_rows)):
-        _compare_rows(f"{where} {'prefill' if phase is outcome.prefill else 'decode'}", phase, rows)
-    got: dict[str, Any] = {
-        "prefill_reason": outcome.prefill.reason,
-        "decode_reason": outcome.decode.reason,
-        "prefill": _place(outcome.namespace, outcome.prefill.chosen),
-        "decode": _place(outcome.namespace, outcome.decode.chosen),
-        "prefill_rotation": outcome.rotation_prefill,
-        "decode_rotation": outcome.rotation_decode,
-    }
-    for name, value in got.items():
-        assert value == getattr(expected, name), f"{where}: {name} {value}, expected {getattr(expected, name)}"
-    digest = xxhash.xxh3_128(pack_rows(expected.prefill_rows))
-    digest.update(pack_rows(expected.decode_rows))
+    digest = xxhash.xxh3_128()
+    for name, phase, rotation, mine in (
+        ("prefill", outcome.prefill, outcome.rotation_prefill, expected[0]),
+        ("decode", outcome.decode, outcome.rotation_decode, expected[1]),
+    ):
+        _compare_rows(f"{where} {name}", phase, mine.rows)
+        got = (_place(outcome.namespace, phase.chosen), phase.reason, rotation)
+        must = (mine.winner, int(mine.reason), mine.rotation)
+        assert got == must, f"{where}: {name} winner, reason, rotation {got}, expected {must}"
+        digest.update(pack_rows(mine.rows))
     assert digest.digest() == outcome.rows_digest, f"{where}: a row beyond the best ones differs"
 
 

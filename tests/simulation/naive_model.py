@@ -3,27 +3,19 @@
 It keeps nothing between picks and prunes nothing. For each pick it walks all records up to
 the as-of, then the replica's own facts that the as-of does not hold, and judges every
 candidate by the words of the rows: PICK-*, STORE-*, MIX-*, MNS-*, LOAD-17..20, D 17-20, 28.
-What the product keeps in step by step is found here from scratch, so a shared mistake would
+What the product keeps up step by step is found here from scratch, so a shared mistake would
 have to be made twice. Only the bytes of records and candidate rows are taken from the product.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import xxhash
-
-from projections.events.codec import RecordRefused, decode_record
-from projections.events.control import LaneOpened, PickSettings
-from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, PassBegan, PassSettled
-from projections.events.kinds import FACT_KINDS, Speaker
+from projections.events.control import PickSettings
 from projections.events.picks import (
     DispatchEnded,
     ExcludedReason,
-    LostPick,
     PickMade,
     PickReason,
     PicksLost,
@@ -31,34 +23,13 @@ from projections.events.picks import (
     Verdict,
 )
 from projections.events.signals import SampleReceived, SubscriptionChanged
-from projections.registry.keyspace import key_digest_input
 from router.picker.rows import CandidateRow
+from tests.simulation.naive_fleet import Member, Name, effective, fleets_of
 
 SECOND = 1_000_000
 WEIGHS = 30 * SECOND
 STALLS_FROM = 5 * SECOND
 SUSPECT_FOR = 10 * SECOND
-U64 = (1 << 64) - 1
-Name = tuple[str, int]  # namespace, instance id
-
-
-class Said(NamedTuple):
-    """A record that took effect; time: log time, never going back over the owner's records."""
-
-    offset: int
-    time: int
-    fact: tuple[Any, ...]
-
-
-class Member(NamedTuple):
-    """A worker as its two records describe it."""
-
-    role: str
-    model: str | None
-    ranks: tuple[int, ...]
-    block_size: int | None
-    kv_blocks: int | None
-    batched_tokens: int | None
 
 
 class Dispatch(NamedTuple):
@@ -69,51 +40,17 @@ class Dispatch(NamedTuple):
     rank: int
     tokens: int
     blocks: int
-    request_blocks: int | None
     may_stall: bool
     dispatched_at: int
 
 
-class Expected(NamedTuple):
-    """What a pick must have decided."""
+class Phase(NamedTuple):
+    """What one phase must have decided: place of the winner, all rows in canonical order, rotation after."""
 
-    prefill_reason: int
-    decode_reason: int
-    prefill: tuple[str, int, int] | None
-    decode: tuple[str, int, int] | None
-    prefill_rows: list[CandidateRow]
-    decode_rows: list[CandidateRow]
-    prefill_rotation: int
-    decode_rotation: int
-
-
-def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -> list[Said]:
-    """Records that count: sent once, by the owner where only the owner may speak, not condemned."""
-    said, sent = [], set()
-    newest: dict[bytes, int] = {}
-    owner: tuple[bytes, int] = (b"", 0)
-    now = 0
-    for offset, data in records:
-        if offset in condemned:
-            continue
-        try:
-            record = decode_record(offset, data)
-        except RecordRefused:
-            continue
-        if (record.writer, record.sequence) in sent or record.sequence < newest.get(record.writer, 0):
-            continue
-        sent.add((record.writer, record.sequence))
-        newest[record.writer] = record.sequence
-        if isinstance(record.fact, LaneOpened):
-            if record.fact.epoch != owner[1] + 1:
-                continue
-            owner, now = (record.writer, record.fact.epoch), max(now, record.time)
-        elif FACT_KINDS[record.kind].speaker is Speaker.OWNER:
-            if (record.writer, record.epoch) != owner:
-                continue
-            now = max(now, record.time)
-        said.append(Said(offset, now, record.fact))
-    return said
+    winner: tuple[str, int, int] | None
+    reason: int
+    rows: list[CandidateRow]
+    rotation: int
 
 
 class NaiveModel:
@@ -121,21 +58,13 @@ class NaiveModel:
 
     def __init__(self, records: Iterable[tuple[int, bytes]], condemned: frozenset[int] = frozenset()) -> None:
         self.said = effective(records, condemned)
-        self.fleets = _fleets(self.said)
+        self.fleets = fleets_of(self.said)
 
-    def pick(self, pick: PickMade, own: Sequence[tuple[int, Any]], settings: PickSettings) -> Expected:
-        """own: (own number, PickMade or DispatchEnded) of the pick's replica over its life."""
-        known = Known(self, pick, own)
-        return _decide(known, pick.question, settings)
-
-    def fleet_at(self, offset: int) -> dict[Name, Member]:
-        """Members after all records up to `offset`."""
-        fleet: dict[Name, Member] = {}
-        for at, members in self.fleets:
-            if at > offset:
-                break
-            fleet = members
-        return fleet
+    def pick(
+        self, pick: PickMade, own: Sequence[tuple[int, Any]], settings: PickSettings
+    ) -> tuple[Phase, Phase]:
+        """Prefill and decode. own: (own number, pick or end) of the pick's replica over its life."""
+        return _decide(Known(self, pick, own), pick.question, settings)
 
 
 class Known:
@@ -148,10 +77,9 @@ class Known:
         self.heard: dict[Name, int] = {}
         self.dispatches: list[Dispatch] = []
         self.faults: list[tuple[Name, int]] = []
-        self.ended: set[bytes] = set()
         self._connections: dict[tuple[str, int], tuple[int, int | None]] = {}
         self._picked: set[bytes] = set()
-        self._ends: set[bytes] = set()
+        self.ended: set[bytes] = set()
         self._chosen: dict[bytes, list[Name]] = {}
         fleets = dict(model.fleets)
         for offset, time, fact in model.said:
@@ -187,45 +115,33 @@ class Known:
                 self._connections.pop(publisher, None)
                 self._drop(publisher)
         elif isinstance(fact, PickMade):
-            question = fact.question
-            space = fact.outcome.namespace
-            self._dispatched(fact.pick_id, space, fact.outcome.prefill.chosen, fact.outcome.decode.chosen,
-                             question.dispatched_at)  # fmt: skip
+            prefill, decode = fact.outcome.prefill.chosen, fact.outcome.decode.chosen
+            self._sent(fact.pick_id, fact.outcome.namespace, prefill, decode, fact.question.dispatched_at)
         elif isinstance(fact, PicksLost):
             for lost in fact.lines:
-                self._lost(lost)
-        elif isinstance(fact, DispatchEnded) and fact.pick_id not in self._ends:
-            self._ends.add(fact.pick_id)
+                self._sent(lost.pick_id, lost.namespace, lost.prefill, lost.decode, lost.dispatched_at)
+                if lost.ended_at is not None:
+                    self.ended.add(lost.pick_id)
+        elif isinstance(fact, DispatchEnded) and fact.pick_id not in self.ended:
             self.ended.add(fact.pick_id)
             if fact.fault == 1:
                 self.faults += [(name, fact.ended_at) for name in self._chosen.get(fact.pick_id, ())]
 
-    def _lost(self, lost: LostPick) -> None:
-        self._dispatched(lost.pick_id, lost.namespace, lost.prefill, lost.decode, lost.dispatched_at)
-        if lost.ended_at is not None:
-            self._ends.add(lost.pick_id)
-            self.ended.add(lost.pick_id)
-
-    def _dispatched(
-        self, pick_id: bytes, namespace: str | None, prefill: Any, decode: Any, dispatched_at: int
-    ) -> None:
-        if pick_id in self._picked or namespace is None:
+    def _sent(self, pick_id: bytes, space: str | None, prefill: Any, decode: Any, at: int) -> None:
+        if pick_id in self._picked or space is None:
             return
         self._picked.add(pick_id)
-        self._chosen[pick_id] = []
-        for chosen, tokens, blocks, may_stall in (
-            (prefill, True, False, True),
-            (decode, prefill is None, True, prefill is None),
-        ):
-            if chosen is None or (namespace, chosen.instance_id) not in self.fleet:
-                continue
-            worker = (namespace, chosen.instance_id)
-            self._chosen[pick_id].append(worker)
-            charge = chosen.tokens if tokens else 0
-            weight = (chosen.blocks or 0) if blocks else 0
-            self.dispatches.append(
-                Dispatch(pick_id, worker, chosen.dp_rank, charge, weight, chosen.blocks, may_stall, dispatched_at)
-            )
+        is_pair = prefill is not None
+        charged = (
+            [(decode, 0 if is_pair else decode.tokens, decode.blocks or 0, not is_pair)] if decode else []
+        )
+        charged += [(prefill, prefill.tokens, 0, True)] if is_pair else []
+        members = [one for one in charged if (space, one[0].instance_id) in self.fleet]
+        for chosen, tokens, blocks, may_stall in members:
+            worker = (space, chosen.instance_id)
+            is_long = may_stall and (chosen.blocks or 0) >= 2
+            self.dispatches.append(Dispatch(pick_id, worker, chosen.dp_rank, tokens, blocks, is_long, at))
+        self._chosen[pick_id] = [(space, chosen.instance_id) for chosen, *_ in members]
 
     def _sample(self, sample: SampleReceived, time: int) -> None:
         publisher = (sample.namespace, sample.publisher_id)
@@ -270,10 +186,7 @@ class Known:
     def is_stalled(self, worker: Name) -> bool:
         """A request of two or more blocks has been running unanswered for 5 s."""
         return any(
-            line.may_stall
-            and (line.request_blocks or 0) >= 2
-            and self.at - line.dispatched_at >= STALLS_FROM
-            and line.pick_id not in self.ended
+            line.may_stall and self.at - line.dispatched_at >= STALLS_FROM and line.pick_id not in self.ended
             for line in self.unanswered(worker)
         )
 
@@ -286,7 +199,7 @@ class Known:
         )
 
 
-def _decide(known: Known, question: Question, settings: PickSettings) -> Expected:
+def _decide(known: Known, question: Question, settings: PickSettings) -> tuple[Phase, Phase]:
     decode_pool: list[tuple[Name, Member, int]] = []
     pairs: dict[str, list[tuple[Name, Member, int]]] = {}
     for space in question.namespaces:
@@ -310,23 +223,7 @@ def _decide(known: Known, question: Question, settings: PickSettings) -> Expecte
     if prefill.winner is None:  # DYN: nobody serves, or the winner needs nobody
         nobody = PickReason.NO_CANDIDATE if decode.winner is None else PickReason.NO_PREFILL_POOL
         prefill = prefill._replace(reason=nobody)
-    return Expected(
-        prefill.reason,
-        decode.reason,
-        prefill.winner,
-        decode.winner,
-        prefill.rows,
-        decode.rows,
-        prefill.rotation,
-        decode.rotation,
-    )
-
-
-class _Phase(NamedTuple):
-    winner: tuple[str, int, int] | None
-    reason: int
-    rows: list[CandidateRow]
-    rotation: int
+    return prefill, decode
 
 
 def _ranks(serving: list[tuple[Name, Member]], roles: set[str]) -> list[tuple[Name, Member, int]]:
@@ -340,7 +237,7 @@ def _phase(
     question: Question,
     settings: PickSettings,
     rotation: int,
-) -> _Phase:
+) -> Phase:
     suspects = {name for name, _, _ in pool if settings.ledger and known.is_suspect(name)}
     if all(name in suspects for name, _, _ in pool):
         suspects = set()
@@ -354,7 +251,7 @@ def _phase(
             somebody_is_fresh = somebody_is_fresh or is_fresh
         rows.append(row)
     if not rows:
-        return _Phase(None, PickReason.NO_CANDIDATE, [], rotation)
+        return Phase(None, PickReason.NO_CANDIDATE, [], rotation)
     costs = [row.cost for row in rows if row.cost is not None]
     if somebody_is_fresh and costs:
         tied = [place for place, row in enumerate(rows) if row.cost == min(costs)]
@@ -365,11 +262,17 @@ def _phase(
         reason = PickReason.ROUND_ROBIN_STALE
     start = rotation % len(rows)
     place = min(tied, key=lambda tie: (tie - start) % len(rows))
-    return _Phase(rows[place][:3], reason, rows, place + 1)
+    return Phase(rows[place][:3], reason, rows, place + 1)
 
 
 def _row(
-    known: Known, name: Name, member: Member, rank: int, is_prefill: bool, question: Question, settings: PickSettings
+    known: Known,
+    name: Name,
+    member: Member,
+    rank: int,
+    is_prefill: bool,
+    question: Question,
+    settings: PickSettings,
 ) -> tuple[CandidateRow, bool]:
     """A candidate's row, and whether it has a fresh sample with the phase's field."""
     held = known.samples.get((*name, rank))
@@ -408,87 +311,3 @@ def _row(
         cost = (backlog + blocks + prompt) / member.kv_blocks
     row = CandidateRow(*name, rank, cost, prefill, decode, tokens, blocks, age, verdict, ExcludedReason.NONE)
     return row, is_fresh
-
-
-# The fleet
-
-
-def _fleets(said: list[Said]) -> list[tuple[int, dict[Name, Member]]]:
-    """Members after each discovery record, each time from all held keys."""
-    keys: dict[tuple[int, str, str], KeyPut] = {}
-    floors: dict[tuple[str, int], int] | None
-    settled: dict[str, dict[int, int]] = {}
-    fleets = []
-    for offset, _, fact in said:
-        if isinstance(fact, KeyPut | KeyDeleted):
-            floors = settled.get(fact.namespace)  # type: ignore[assignment]
-            name = (fact.keyspace, fact.namespace, fact.key)
-            if floors is not None:
-                floor = floors.get(fact.keyspace, 0)  # type: ignore[call-overload]
-                if 0 < fact.revision < floor:
-                    continue  # a watch never goes back: a repetition
-                floors[fact.keyspace] = max(floor, fact.revision)  # type: ignore[index]
-            if isinstance(fact, KeyPut):
-                keys[name] = fact
-            else:
-                keys.pop(name, None)
-        elif isinstance(fact, KeysDropped):
-            keys = {name: put for name, put in keys.items() if fact.namespaces and name[1] not in fact.namespaces}
-            for space in fact.namespaces or tuple(settled):
-                settled.pop(space, None)
-        elif isinstance(fact, PassBegan):
-            for space in fact.namespaces:
-                settled.pop(space, None)
-            continue
-        elif isinstance(fact, PassSettled):
-            mine = [name for name in keys if name[1] in fact.namespaces]
-            digest = sum(xxhash.xxh3_64_intdigest(key_digest_input(*n, keys[n].value_digest)) for n in mine)
-            same = (len(mine), digest & U64) == (fact.keys, fact.digest)
-            for space in fact.namespaces:
-                settled.pop(space, None)
-                if same:
-                    settled[space] = {}
-            continue
-        else:
-            continue
-        fleets.append((offset, _members(keys)))
-    return fleets
-
-
-def _members(keys: dict[tuple[int, str, str], KeyPut]) -> dict[Name, Member]:
-    endpoints: dict[Name, list[dict[str, Any]]] = {}
-    cards: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-    for (keyspace, space, _), put in keys.items():
-        value = _json(put.value)
-        if keyspace == 1 and value["endpoint"] == "generate":
-            endpoints.setdefault((space, value["instance_id"]), []).append(value)
-        elif keyspace == 2 and not value.get("model_suffix"):
-            cards.setdefault((space, value["component"], value["instance_id"]), []).append(value["card_json"])
-    members = {}
-    for name, claims in endpoints.items():
-        if len(claims) > 1:
-            continue  # DUP-01, 02
-        component = claims[0]["component"]
-        found = cards.get((name[0], component, name[1]), [])
-        card = found[0] if len(found) == 1 else {}  # DUP-03
-        by_component = component if component in ("prefill", "decode") else None
-        by_card = card.get("worker_type")
-        if by_component and by_card and by_component != by_card:
-            continue  # RED-06
-        runtime = card.get("runtime_config", {})
-        start, size = runtime.get("data_parallel_start_rank", 0), runtime.get("data_parallel_size", 1)
-        members[name] = Member(
-            by_card or by_component or "unknown",
-            card.get("display_name"),
-            tuple(range(start, start + size)),
-            card.get("kv_cache_block_size") or None,
-            runtime.get("total_kv_blocks") or None,
-            runtime.get("max_num_batched_tokens") or None,
-        )
-    return members
-
-
-@lru_cache(maxsize=1024)
-def _json(value: bytes) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(value)
-    return loaded

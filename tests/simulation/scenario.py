@@ -1,9 +1,9 @@
 """A quiet world for one race at a time: nothing goes wrong but what the scenario says.
 
-    with quiet(workers=2) as sim:
-        owner, replica = sim.started
-        ...
-    (at the end everything heals, the run settles, and all invariants are checked)
+with quiet(workers=2) as sim:
+    owner, replica = sim.started
+    ...
+(at the end everything heals, the run settles, and all invariants are checked)
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from projections.events.control import PickSettings
 from projections.events.envelope import Record
 from projections.events.picks import PickMade
 from tests.simulation.invariants import check_all
-from tests.simulation.simulator import SETTLE_US, Chances, Simulator
+from tests.simulation.simulator import SETTLE_US, Simulator
+from tests.simulation.world import Chances
 from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Follower, Process, Replica, Writer
 from tests.simulation.world_router import Request, Wish

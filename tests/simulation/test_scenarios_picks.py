@@ -22,6 +22,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from ingest.discovery.source import EndReason
@@ -157,7 +159,7 @@ def test_a_restored_store_with_smaller_revisions_is_taken_as_it_is() -> None:
             sim.wait(300 * MS)
         sim.wait(SECOND_US)
         assert len(rows(sim.pick_of(sim.replica))) == 5
-        sim._restore(backup)
+        sim.restore_store(backup)
         sim.wait(5 * SECOND_US)
         assert len(rows(sim.pick_of(sim.replica))) == 2
         worker = sim.workers[2]
@@ -189,7 +191,7 @@ def test_a_pick_in_the_step_of_a_reload_is_whole() -> None:
     with quiet() as sim:
         for number in range(6):
             other = SETTINGS._replace(max_staleness_us=(number + 1) * SECOND_US)
-            sim.act(sim.owner_process, lambda s=other: sim.owner_process.adopt(s))
+            sim.act(sim.owner_process, partial(sim.owner_process.adopt, other))
             for _ in range(8):
                 sim.ask(sim.owner_process)
                 sim.ask(sim.replica)
@@ -263,7 +265,10 @@ def test_an_outage_beyond_the_buffer_leaves_ledger_lines_with_their_ends() -> No
     with quiet() as sim:
         before = len(sim.said(PickMade))
         sim.replica.cut_until = sim.now + 10 * SECOND_US
-        sim.meets(sim.replica, *[lambda writer, send: sim.replica.later(MS, lambda: writer.failed(send.number, False))] * 90)
+        sim.meets(
+            sim.replica,
+            *[lambda writer, send: sim.replica.later(MS, lambda: writer.failed(send.number, False))] * 90,
+        )
         requests = [sim.ask(sim.replica, last_us=30 * MS) for _ in range(30)]
         sim.wait(15 * SECOND_US)
         lines = [line for record in sim.said(PicksLost) for line in record.fact.lines]  # type: ignore[attr-defined]
@@ -277,7 +282,9 @@ def test_a_pick_in_the_middle_of_written_lines_counts_each_dispatch_once() -> No
     with quiet(workers=3) as sim:
         replica = sim.replica
         replica.cut_until = sim.now + 4 * SECOND_US
-        sim.meets(replica, *[lambda writer, send: replica.later(MS, lambda: writer.failed(send.number, False))] * 38)
+        sim.meets(
+            replica, *[lambda writer, send: replica.later(MS, lambda: writer.failed(send.number, False))] * 38
+        )
         for number in range(30):
             sim.ask(replica, tokens=160, last_us=10 * MS if number % 3 else 8 * SECOND_US)
             sim.wait(10 * MS)

@@ -16,7 +16,9 @@ def test_a_seeded_history_breaks_no_promise(seed: int) -> None:
         check_all(sim)
     except Exception as problem:
         again = f"python -m pytest tests/simulation/test_seeds.py --seed {seed} -x"
-        pytest.fail(f"seed {seed}: {type(problem).__name__}: {problem}\nrepeat it: {again}\n{dict(sim.counts)}")
+        pytest.fail(
+            f"seed {seed}: {type(problem).__name__}: {problem}\nrepeat it: {again}\n{dict(sim.counts)}"
+        )
 
 
 def test_a_seed_is_one_history(seed: int) -> None:

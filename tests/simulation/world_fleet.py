@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -97,7 +98,11 @@ class StoreSession:
     """
 
     def __init__(
-        self, store: Store, rng: Random, later: Callable[[int, Callable[[], None]], None], tell: Callable[[SourceEvent], None]
+        self,
+        store: Store,
+        rng: Random,
+        later: Callable[[int, Callable[[], object]], None],
+        tell: Callable[[SourceEvent], None],
     ) -> None:
         self._store, self._rng, self._later, self._deliver = store, rng, later, tell
         self._closed = False
@@ -125,12 +130,12 @@ class StoreSession:
     def names(self, watched: tuple[Watched, ...]) -> None:
         """Step 2: each prefix at a revision of its own."""
         for one in watched:
-            self._do(lambda one=one: self._list(one))
+            self._do(partial(self._list, one))
 
     def values(self, listed: tuple[ReadAt, ...]) -> None:
         """Step 3: values as they are when read, in pages."""
         for at in listed:
-            self._do(lambda at=at: self._read(at))
+            self._do(partial(self._read, at))
         self._do(lambda: self._say(ValuesEnded()))
 
     def watches(self, listed: tuple[ReadAt, ...]) -> None:
@@ -146,7 +151,12 @@ class StoreSession:
 
     def _read(self, at: ReadAt) -> None:
         found = [
-            FoundKey(key.encode(), self._store.keys[key][0], self._store.keys[key][1], len(self._store.keys[key][1]))
+            FoundKey(
+                key.encode(),
+                self._store.keys[key][0],
+                self._store.keys[key][1],
+                len(self._store.keys[key][1]),
+            )
             for key in self._store.below(at.watched)
             if self._store.keys[key][0] <= at.revision or self._rng.random() < 0.5
         ]
@@ -254,19 +264,36 @@ class SimWorker:
 
     def records(self) -> list[tuple[str, bytes]]:
         """Its keys and values in the order in which it writes them."""
-        names = {"namespace": self.namespace, "component": self.component, "endpoint": "generate", "instance_id": self.number}
+        names = {
+            "namespace": self.namespace,
+            "component": self.component,
+            "endpoint": "generate",
+            "instance_id": self.number,
+        }
         place = f"{self.component}/generate/{self.number:x}"
         channel = {
             "type": "EventChannel",
             "scope": {"kind": "namespace", "namespace": self.namespace},
             "instance_id": self.publisher,
             "topic": "kv_metrics",
-            "transport": {"kind": "Zmq", "config": {"endpoint": f"tcp://10.0.0.1:{5000 + self.publisher % 1000}"}},
+            "transport": {
+                "kind": "Zmq",
+                "config": {"endpoint": f"tcp://10.0.0.1:{5000 + self.publisher % 1000}"},
+            },
         }
         return [
-            (prefix_of(Keyspace.INSTANCES, self.namespace) + place, _text({"type": "Endpoint", **names, "transport": {"tcp": "h:1/x"}})),
-            (prefix_of(Keyspace.CARDS, self.namespace) + place, _text({"type": "Model", **names, "card_json": self.card})),
-            (prefix_of(Keyspace.CHANNELS, self.namespace) + f"topic/kv_metrics/{self.publisher:x}", _text(channel)),
+            (
+                prefix_of(Keyspace.INSTANCES, self.namespace) + place,
+                _text({"type": "Endpoint", **names, "transport": {"tcp": "h:1/x"}}),
+            ),
+            (
+                prefix_of(Keyspace.CARDS, self.namespace) + place,
+                _text({"type": "Model", **names, "card_json": self.card}),
+            ),
+            (
+                prefix_of(Keyspace.CHANNELS, self.namespace) + f"topic/kv_metrics/{self.publisher:x}",
+                _text(channel),
+            ),
         ]
 
     def copy_of_instance(self) -> tuple[str, bytes]:

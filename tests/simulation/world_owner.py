@@ -6,7 +6,7 @@ discovery begins with what the fold holds, subscriptions follow the folded fleet
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from app.owner import Owner
 from app.tail import Seen, Tail
@@ -43,9 +43,6 @@ from projections.notices import FrameResult
 from projections.registry.fleet import Fleet
 from tests.simulation.world_fleet import NAMESPACES, StoreSession
 from tests.simulation.world_process import Replica
-
-if TYPE_CHECKING:
-    from tests.simulation.simulator import Simulator
 
 STILL_US = 1 * SECOND_US
 MERGE_US = 2_000
@@ -95,7 +92,7 @@ class OwnerProcess(Replica):
         light = isinstance(fact, SampleReceived | FrameRefused)
         self.writer.append(fact, Importance.SAMPLE if light else Importance.CONTROL)
 
-    def loop_woke(self) -> None:
+    def woke(self) -> None:
         """Whatever the loop does first after a pause: subscriptions are cut before they are read."""
         now = self.clock()
         if now - self._last_loop > STILL_US and self.subscriptions is not None:
@@ -122,7 +119,9 @@ class OwnerProcess(Replica):
             self.say(KeysDropped((), "all"))
         self.adopt(self.sim.settings)
         passes = fold.state.registry.passes
-        self.discovery = SimDiscovery(self, fold, max((held.pass_number for held in passes.values()), default=0))
+        self.discovery = SimDiscovery(
+            self, fold, max((held.pass_number for held in passes.values()), default=0)
+        )
         self.subscriptions = SimSubscriptions(self, fold)
         self.subscriptions.follow(fold.state.registry.fleet)
 
@@ -173,7 +172,12 @@ class SimDiscovery:
         self._session: StoreSession | None = None
         self._due: int | None = None
         self.machine = DiscoveryPass(
-            "etcd", NAMESPACES, fold.state.registry.keyspaces.held_digests(()), 200_000, 2_000_000, pass_number
+            "etcd",
+            NAMESPACES,
+            fold.state.registry.keyspaces.held_digests(()),
+            200_000,
+            2_000_000,
+            pass_number,
         )
         self._do(self.machine.start(process.clock()))
 
@@ -215,7 +219,9 @@ class SimDiscovery:
                     self._due = at_us
                 case Connect():
                     process = self._process
-                    self._session = StoreSession(process.sim.store, process.sim.rng, process.later, self._receive)
+                    self._session = StoreSession(
+                        process.sim.store, process.sim.rng, process.later, self._receive
+                    )
                     self._session.connect()
                 case ListNames(watched) if self._session is not None:
                     self._session.names(watched)
@@ -243,15 +249,15 @@ class SimSubscriptions:
 
     def follow(self, fleet: Fleet) -> None:
         """Start and end lines as the folded fleet says."""
-        wanted = {tuple(one.key): one for one in fleet.publishers if one.topic == "kv_metrics"}
+        wanted = {(*one.key,) for one in fleet.publishers if one.topic == "kv_metrics"}
         held, self._held = self._held, {}
         for key in sorted(held):
             if key not in wanted:
                 self._say(key, SubscriptionState.ENDED, "departed")
-        for key in sorted(set(self.lines) - set(wanted)):
+        for key in sorted(set(self.lines) - wanted):
             self.lines.pop(key).close()
             self._say(key, SubscriptionState.ENDED, "departed")
-        for key in sorted(set(wanted) - set(self.lines)):
+        for key in sorted(wanted - set(self.lines)):
             self._say(key, SubscriptionState.CONNECTING, "started")
             self.lines[key] = SimLine(self, self._process, key)
 
@@ -268,7 +274,9 @@ class SimSubscriptions:
     def _say(self, key: tuple[str, int], state: SubscriptionState, reason: str) -> None:
         connection = self._connections.get(key, 0)
         self._process.say_ingest(
-            SubscriptionChanged(int(Family.LOAD), *key, "", int(state), connection, int(Transport.DIRECT), reason)
+            SubscriptionChanged(
+                int(Family.LOAD), *key, "", int(state), connection, int(Transport.DIRECT), reason
+            )
         )
 
     def connected(self, key: tuple[str, int]) -> None:

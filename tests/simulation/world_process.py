@@ -51,13 +51,23 @@ class Process:
         """Its wall clock."""
         return 1_700_000_000_000_000 + self.sim.now + self.wall_offset
 
-    def later(self, delay_us: int, do: Callable[[], None]) -> None:
+    def later(self, delay_us: int, do: Callable[[], object]) -> None:
         """Call then, if this process still lives."""
         self.sim.later(delay_us, do, self)
+
+    def when_reached(self, do: Callable[[], object]) -> None:
+        """Call once the log can be reached."""
+        if self.sim.now < self.cut_until:
+            self.later(min(100_000, self.cut_until - self.sim.now), lambda: self.when_reached(do))
+        else:
+            do()
 
     def die(self) -> None:
         """SIGKILL."""
         self.is_alive = False
+
+    def woke(self) -> None:
+        """Called before each event of this process."""
 
     def pause(self, us: int) -> None:
         """SIGSTOP for a while."""
@@ -78,7 +88,11 @@ class Writer:
         self._is_planned = False
 
     def append(
-        self, fact: Any, importance: Importance = Importance.CONTROL, time: int | None = None, done: Any = None
+        self,
+        fact: Any,
+        importance: Importance = Importance.CONTROL,
+        time: int | None = None,
+        done: Any = None,
     ) -> None:
         """See LogWriter.append."""
         self.do(self.appender.on_submitted(self.process.clock(), fact, importance, time, done))
@@ -114,13 +128,12 @@ class Writer:
 
     def _find(self, effect: appends.FindOwn) -> None:
         """Which records of the old writer are in the log? Asked once it can be reached."""
-        sim = self.process.sim
-        if sim.now < self.process.cut_until:
-            self.process.later(self.process.cut_until - sim.now + 1, lambda: self._find(effect))
-            return
+        self.process.when_reached(lambda: self._found(effect))
+
+    def _found(self, effect: appends.FindOwn) -> None:
         self.eye.see(self.eye.log.end)
         found = own_records(self.eye, self._sent_from, effect.writer, effect.sequence)
-        self.do(self.appender.on_found(self.process.clock(), sim.rng.randbytes(16), found))
+        self.do(self.appender.on_found(self.process.clock(), self.process.sim.rng.randbytes(16), found))
 
     def _send(self, effect: appends.Send) -> None:
         self._sent_from = self.eye.log.end

@@ -131,7 +131,9 @@ class Request:
         rng, held, wish = self.process.sim.rng, self.held, self.wish
         eligible = [space for space in held.pick.namespaces if rng.random() >= wish.absent_rate]
         absent = [
-            (space, int(AbsentCause.SHIM_UNHEALTHY)) for space in held.pick.namespaces if space not in eligible
+            (space, int(AbsentCause.SHIM_UNHEALTHY))
+            for space in held.pick.namespaces
+            if space not in eligible
         ]
         self.made = self.router.pick(
             held=held,
