@@ -182,6 +182,11 @@ class PoolTable:
         """Whether any backend claims the model, in whatever state."""
         return any(replica.serves(model) for replica in self.ordinary)
 
+    def is_awaited(self, model: str) -> bool:
+        """Whether a frontend claims the model or lists it: workers of it are to be expected."""
+        replicas = [replica for pool in self.pools.values() for replica in pool]
+        return any(model in replica.settings.models or model in replica.models for replica in replicas)
+
 
 def next_replicas(settings: RouterSettings, held: dict[str, Replica]) -> dict[str, Replica]:
     """The replicas of new settings: unchanged ones kept, the others new. Order as configured.

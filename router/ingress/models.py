@@ -75,6 +75,6 @@ def why_not_served(
             return ErrorCode.NO_WORKER if spaces.intersection(eligible) else ErrorCode.NO_SHIM
     if frontage.table.knows(model):
         return ErrorCode.NO_SHIM
-    if pinning and (name != model or service.has_seen(name)):
-        return ErrorCode.NO_WORKER
+    if pinning and (name != model or service.has_seen(name) or frontage.table.is_awaited(name)):
+        return ErrorCode.NO_WORKER  # also while the fleet was not seen yet: a 404 would be for ever
     return ErrorCode.MODEL_NOT_FOUND

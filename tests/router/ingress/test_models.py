@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -97,6 +98,22 @@ async def test_model_that_the_fleet_has_served_reads_no_worker_when_all_are_gone
     assert why_not_served(service, service.frontage, held, "never", ("dynamo",)) is ErrorCode.MODEL_NOT_FOUND
     off = made(pinning=False)
     assert why_not_served(off, off.frontage, off.log.settings(), "pair", ()) is ErrorCode.MODEL_NOT_FOUND
+
+
+@pytest.mark.parametrize("by_probe", [False, True])
+async def test_model_of_a_frontend_is_known_before_any_worker_was_seen(by_probe: bool) -> None:
+    service = made()
+    log = service.log
+    assert isinstance(log, FakeLog)
+    log.fleet = fleet_of()
+    shim = service.frontage.table.replicas["dynamo-0"]
+    if by_probe:
+        shim.take_models(["awaited"])
+    else:
+        shim.settings = replace(shim.settings, models=("awaited",))
+    held = log.settings()
+    assert why_not_served(service, service.frontage, held, "awaited", ("dynamo",)) is ErrorCode.NO_WORKER
+    assert why_not_served(service, service.frontage, held, "never", ("dynamo",)) is ErrorCode.MODEL_NOT_FOUND
 
 
 def test_document_has_the_openai_shape() -> None:
