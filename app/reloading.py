@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -31,9 +31,10 @@ from app.process_log import say_findings, say_refused
 from projections.events.control import ConfigAdopted, ConfigProposed
 from router.service import RouterService
 
+Key = TypeVar("Key", bytes, int)
 log = structlog.get_logger("picklog.settings")
 
-WAITING_MAX = 16  # proposals whose adoption has not been folded yet, oldest out
+WAITING_MAX = 16  # configurations kept that were proposed, or whose adoption is not folded yet, oldest out
 ADOPT_S_MAX = 10.0
 
 
@@ -63,7 +64,8 @@ class Reloading:
         self.version = 0
         self._process = process
         self._extras = installed_extras()
-        self._waiting: OrderedDict[bytes, Config] = OrderedDict()
+        self._proposed: OrderedDict[bytes, Config] = OrderedDict()  # by digest
+        self._adopting: OrderedDict[int, Config] = OrderedDict()  # by version, until that is folded
         self._adopted: dict[bytes, list[asyncio.Future[int]]] = {}
 
     @property
@@ -101,7 +103,7 @@ class Reloading:
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._adopted.setdefault(adoptable.digest, []).append(future)
-        self._hold(adoptable.digest, config)
+        _hold(self._proposed, adoptable.digest, config)
         self._process.append_proposal(
             ConfigProposed(self._process.replica, adoptable.digest, adoptable.settings, adoptable.pick)
         )
@@ -109,11 +111,16 @@ class Reloading:
             async with asyncio.timeout(ADOPT_S_MAX):
                 return await future
         except TimeoutError:
+            waiting = self._adopted.get(adoptable.digest, [])
+            if future in waiting:
+                waiting.remove(future)
+            if not waiting:
+                self._adopted.pop(adoptable.digest, None)
             raise NotAdopted("the log's owner did not adopt it within 10 s: see /ready") from None
 
     def on_proposed(self, fact: ConfigProposed) -> None:
         """A proposal was folded; the owner decides."""
-        config = self._waiting.get(fact.digest)
+        config = self._proposed.get(fact.digest)
         if config is None:
             log.error("a proposal of another process cannot be adopted here", replica=fact.replica.hex())
             return
@@ -122,29 +129,23 @@ class Reloading:
     def on_adopted(self, fact: ConfigAdopted) -> None:
         """Settings are in force from here on."""
         self.version = fact.version
-        config = self._waiting.pop(fact.digest, None)
+        config = self._adopting.pop(fact.version, None)
         if config is not None:
             self._apply(config, fact.version, ReloadResult.ADOPTED)
         self._tell(fact.digest, fact.version)
 
     def _adopt(self, proposed_by: str, config: Config) -> None:
         adoptable = adoptable_settings(config)
-        self._hold(adoptable.digest, config)
         version = self._process.owner.adopt(
             proposed_by, adoptable.digest, adoptable.settings, adoptable.pick, adoptable.enabled
         )
-        if version == self._process.pick_log.settings().version:
-            # nothing that the log tells has changed; a secret may have
-            del self._waiting[adoptable.digest]
-            self.version = version
-            self._apply(config, version, ReloadResult.UNCHANGED)
-            self._tell(adoptable.digest, version)
-
-    def _hold(self, digest: bytes, config: Config) -> None:
-        self._waiting[digest] = config
-        self._waiting.move_to_end(digest)
-        while len(self._waiting) > WAITING_MAX:
-            self._waiting.popitem(last=False)
+        if version != self._process.pick_log.settings().version:
+            _hold(self._adopting, version, config)
+            return
+        # nothing that the log tells has changed; a secret may have
+        self.version = version
+        self._apply(config, version, ReloadResult.UNCHANGED)
+        self._tell(adoptable.digest, version)
 
     def _tell(self, digest: bytes, version: int) -> None:
         for future in self._adopted.pop(digest, []):
@@ -164,3 +165,10 @@ class Reloading:
                 discovery_settings(config, self.inactive), subscription_settings(config)
             )
         log.info("settings are in force", version=version, changed=list(plan.changed)[:32])
+
+
+def _hold(held: OrderedDict[Key, Config], key: Key, config: Config) -> None:
+    held[key] = config
+    held.move_to_end(key)
+    while len(held) > WAITING_MAX:
+        held.popitem(last=False)

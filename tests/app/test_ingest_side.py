@@ -1,0 +1,134 @@
+"""Discovery and subscriptions of one owner: started with what the fold holds, driven by the fold."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from app.ingest_side import RAW_PENDING_MAX, IngestSide
+from app.observe import Observer
+from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
+from ingest.log.log_writer import LogWriter
+from ingest.log.raw_frames import RawFrameReader, RawFrames, RawSettings
+from ingest.subscriptions.connectors import SubscriptionSettings
+from projections.events.codec import decode_record
+from projections.events.discovery import KeyPut, PassBegan
+from projections.events.ports import MemoryLog
+from projections.events.signals import SampleReceived, SubscriptionChanged
+from projections.fold import Fold
+from replay.engine import records_of
+from tests.app.main_site import Site, until
+
+LOG_ID = bytes(16)
+
+
+class Owner:
+    """A claimed log in memory, a fold that a test lets read, and an ingest side."""
+
+    def __init__(self, writer: LogWriter, log: MemoryLog, root: Path, raw: RawFrames | None = None) -> None:
+        self.writer, self.log, self.fold = writer, log, Fold()
+        self.settings = DiscoverySettings(
+            SourceKind.FILE, ("dynamo",), file=FileStore(str(root), 20_000, 3_600_000_000), enabled=True
+        )
+        self.side = IngestSide(writer, Observer(), self.settings, SubscriptionSettings(), raw)
+
+    @classmethod
+    async def of(cls, root: Path, raw: RawFrames | None = None) -> Owner:
+        log = MemoryLog()
+        owner = cls(await LogWriter.open(log), log, root, raw)
+        owner.read()
+        return owner
+
+    def read(self) -> None:
+        for offset, data in records_of(self.log, self.fold.mark.offset + 1):
+            self.fold.apply(offset, data, [])
+        self.side.follow(self.fold)
+
+    def facts(self, kind: type) -> list[object]:
+        decoded = [decode_record(offset, data).fact for offset, data in records_of(self.log, 0)]
+        return [fact for fact in decoded if isinstance(fact, kind)]
+
+    async def close(self) -> None:
+        await self.side.stop()
+        await self.writer.close()
+
+
+@pytest.mark.req("LOAD-04")
+async def test_what_is_dialled_is_what_the_fold_says(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    owner = await Owner.of(site.store)
+    owner.side.start(owner.fold)
+    assert owner.side.is_running
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    await owner.writer.flush()
+    assert owner.facts(KeyPut)
+    assert owner.side.subscription_rows() == [], "nothing was folded yet"
+    owner.read()
+    rows = owner.side.subscription_rows()
+    assert len(rows) == 4
+    await owner.writer.flush()
+    assert owner.facts(SubscriptionChanged)
+    await owner.close()
+
+
+async def test_a_second_start_logs_only_what_differs(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    owner = await Owner.of(site.store)
+    owner.side.start(owner.fold)
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    await owner.side.stop()
+    await owner.writer.flush()
+    owner.read()
+    keys = len(owner.facts(KeyPut))
+    again = IngestSide(owner.writer, Observer(), owner.settings, SubscriptionSettings(), None)
+    again.start(owner.fold)
+    await until(lambda: again.is_connected, "the second pass stands")
+    await again.stop()
+    await owner.writer.flush()
+    assert len(owner.facts(KeyPut)) == keys
+    assert [fact.pass_number for fact in owner.facts(PassBegan)] == [1, 2]  # type: ignore[attr-defined]
+    await owner.writer.close()
+
+
+@pytest.mark.req("LOAD-18")
+async def test_raw_frames_are_kept_under_the_offset_of_their_sample(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path / "data", LOG_ID, RawSettings())
+    owner = await Owner.of(tmp_path, raw)
+    digest = owner.side._keep_raw((b"topic", b"frame"))
+    sample = SampleReceived("dynamo", 1, 1, 1, 1, 7, 0, 5, None, None, 0, digest)
+    owner.side._append(sample)
+    await owner.writer.flush()
+    offset = next(o for o, data in records_of(owner.log, 0) if decode_record(o, data).fact == sample)
+    await asyncio.sleep(0)
+    await owner.close()
+    raw.close()
+    kept = RawFrameReader(tmp_path / "data", LOG_ID).get(offset, digest)
+    assert kept is not None
+    assert b"topic" in kept and b"frame" in kept
+
+
+async def test_raw_frames_whose_sample_never_comes_are_bounded(tmp_path: Path) -> None:
+    owner = await Owner.of(tmp_path, RawFrames(tmp_path / "data", LOG_ID, RawSettings()))
+    for number in range(RAW_PENDING_MAX + 50):
+        owner.side._keep_raw((b"topic", number.to_bytes(8, "big")))
+    assert len(owner.side._raw_pending) == RAW_PENDING_MAX
+    await owner.close()
+
+
+async def test_a_fault_of_discovery_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await Owner.of(tmp_path)
+
+    async def raising(_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("ingest.discovery.runner.DiscoveryRunner.run", raising)
+    owner.side.start(owner.fold)
+    (task,) = owner.side._tasks
+    await asyncio.wait({task})
+    assert task.exception() is None
+    assert not owner.side.is_connected
+    await owner.close()
