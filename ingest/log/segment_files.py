@@ -53,8 +53,13 @@ class Disk:
             written += step
 
     def sync(self, fd: int) -> None:
-        """fdatasync: data and whatever is needed to read it back."""
+        """fdatasync: data and whatever is needed to read it back, which takes a name too.
+
+        A file that somebody deleted takes writes as before, and nobody will ever read them.
+        """
         os.fdatasync(fd)
+        if not os.fstat(fd).st_nlink:
+            raise OSError(errno.ESTALE, "the segment was deleted")
 
     def write_zeros(self, fd: int, start: int, size: int) -> None:
         """Take room ahead that is written once already.

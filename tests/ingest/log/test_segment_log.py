@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -192,6 +193,16 @@ def test_after_a_failed_sync_the_log_is_over_and_ends_at_the_last_durable_record
     again = SegmentLog.open_owner(tmp_path, SMALL)
     assert len(read_all(again, 0)) == end
     again.close()
+
+
+def test_a_log_whose_segment_was_deleted_acknowledges_nothing(tmp_path: Path) -> None:
+    log = SegmentLog.open_owner(tmp_path)
+    end = fill(log, [5])
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(LogFailed, match="deleted"):
+        log.commit([record(end)])
+    assert log.end_offset() == end
+    log.close()
 
 
 def test_a_reader_sees_a_batch_only_after_its_sync(tmp_path: Path) -> None:
