@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
+import structlog
+
 from projections.events.picks import AbsentCause
 from router.dispatch.breaker import Breaker
 from router.dispatch.upstream import Address, Upstream
@@ -24,6 +26,8 @@ from router.settings import BackendSettings, RouterSettings
 
 MODELS_LISTED_MAX: Final = 4096  # of one backend's /v1/models
 UNUSABLE_MODELS_MAX: Final = 256
+
+_log = structlog.get_logger("router.pools")
 
 # The furthest obstacle names the cause: a disabled replica says less than an ill one.
 _CAUSES_BY_NEARNESS: Final = (
@@ -83,6 +87,10 @@ class Replica:
 
     def mark_unusable(self, model: str) -> None:
         """It answered 404 for a model that the registry serves; until a probe lists the model."""
+        if model not in self.unusable_models:
+            _log.warning(
+                "frontend does not know a model that the fleet serves", backend=self.name, model=model
+            )
         self.unusable_models[model] = None
         if len(self.unusable_models) > UNUSABLE_MODELS_MAX:
             del self.unusable_models[next(iter(self.unusable_models))]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from projections.events.picks import AbsentCause
 from router.dispatch.breaker import Breaker
@@ -145,6 +146,18 @@ def test_unusable_model_becomes_usable_when_a_probe_lists_it() -> None:
     assert replica.obstacle(ANYBODY, "m", NOW) is AbsentCause.SHIM_UNUSABLE
     replica.take_models(["n", "m"])
     assert replica.obstacle(ANYBODY, "m", NOW) is None
+
+
+def test_frontend_that_lacks_a_model_is_named_once_until_it_lists_it() -> None:
+    replica = Replica(BackendSettings("a", "http://127.0.0.1:1"), Breaker(BreakerSettings()), False)
+    with capture_logs() as told:
+        for _ in range(3):
+            replica.mark_unusable("m")
+        replica.take_models(["m"])
+        replica.mark_unusable("m")
+    assert [(line["log_level"], line["backend"], line["model"]) for line in told] == [
+        ("warning", "a", "m")
+    ] * 2
 
 
 def test_listed_and_unusable_models_are_bounded() -> None:
