@@ -194,9 +194,9 @@ def test_line_that_still_runs_is_kept_so_that_a_late_fault_finds_its_worker() ->
 def test_line_whose_end_never_comes_goes_after_a_day() -> None:
     ledger = holding(a_line(1))
     ledger.prune(NOW + ledger_module.OPEN_AGE_US_MAX - 1)
-    assert len(ledger) == 1
+    assert len(ledger) == 1 and ledger.running() == {RANK: 1}
     ledger.prune(NOW + ledger_module.OPEN_AGE_US_MAX)
-    assert len(ledger) == 0
+    assert len(ledger) == 0 and ledger.running() == {}
 
 
 def steps() -> st.SearchStrategy[list[tuple[Any, ...]]]:

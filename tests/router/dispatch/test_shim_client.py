@@ -128,6 +128,22 @@ async def test_retries_stay_within_their_budget(retries_max: int, served: bool) 
         table.replicas["dynamo-2"].upstream.retire()
 
 
+async def test_a_retry_sends_the_very_same_request() -> None:
+    dead, alive = FakeFrontend(), FakeFrontend(aggregated={31: 1})
+    headers = ((b"X-Session", b"s-1"), (b"x-tenant-id", b"t"), (b"traceparent", b"00-1"))
+    async with running(dead, alive):
+        await dead.stop()
+        table, counts = table_of(settings_for({"dynamo": [dead, alive]})), Counts()
+        table.replicas["dynamo-1"].in_flight = 1  # so that the dead one is tried first
+        await whole(await pinned(table, counts, headers=headers))
+        assert counts.retries == 1
+        head = request_head(table.replicas["dynamo-1"], order(headers=headers), PINS.headers)
+        lines = [line.partition(b": ") for line in head.split(b"\r\n")[1:-2]]
+        assert [(n.encode(), v.encode()) for n, v in alive.chats[0].headers] == [(n, v) for n, _, v in lines]
+        assert alive.chats[0].body == DATA
+        table.replicas["dynamo-1"].upstream.retire()
+
+
 async def test_no_replica_is_told() -> None:
     table = table_of(settings_for({"dynamo": []}))
     assert await pinned(table) == NotServed(NO_REPLICA, 0, "")

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from projections.events.picks import EndStatus, Fault
+from projections.events.envelope import Record
+from projections.events.kinds import KIND_OF_FACT
+from projections.events.picks import EndStatus, Fault, PickMade
+from projections.load.ledger import Ledger
 from projections.registry.fleet import Fleet, Role
 from router.metrics import ErrorPhase, RoutingPath
 from router.settings import BreakerSettings, DeadlineSettings, KeySettings, RouterSettings
 from tests.router.fake_frontend import FakeFrontend, Misbehaviour, running
-from tests.router.rig import Rig, fleet_of, rig, settings_for, until, worker
+from tests.router.rig import REPLICA, Rig, fleet_of, rig, settings_for, until, worker
 
 PAIR = fleet_of(worker(11, Role.PREFILL), worker(21, Role.DECODE))
 ALONE = fleet_of(worker(31, Role.AGGREGATED))
@@ -406,6 +409,25 @@ async def test_unknown_model_no_worker_and_no_frontend_are_told_apart() -> None:
         assert (answer.status, code_of(body)) == (503, "no_shim")
 
 
+async def test_a_frontend_that_pushes_back_reads_busy_once_every_worker_has_stalled() -> None:
+    frontend = FakeFrontend(aggregated={31: 1})
+    long = [{"role": "user", "content": "x" * 400}]  # requests of one block never stall
+    async with running(frontend), rig(ALONE, pair_settings(frontend)) as router:
+        frontend.misbehaviour = Misbehaviour.NEVER_ANSWERS
+        stuck = asyncio.create_task(router.chat(messages=long))
+        await until(lambda: len(frontend.chats) == 1)
+        frontend.misbehaviour, frontend.status = None, 529
+        answer, body = await router.chat(messages=long)
+        assert (answer.status, code_of(body)) == (429, "rate_limited")
+        router.log._time += 6_000_000
+        answer, body = await router.chat(messages=long)
+        assert (answer.status, code_of(body)) == (503, "all_workers_busy")
+        assert answer.headers["Retry-After"] == "1"
+        stuck.cancel()
+        await asyncio.gather(stuck, return_exceptions=True)
+        await until(lambda: router.in_flight() == 0)
+
+
 @pytest.mark.req("SHIM-02")
 async def test_without_pinning_nothing_is_picked() -> None:
     frontend, plain = pair_frontend(), FakeFrontend(plain=True)
@@ -503,13 +525,12 @@ async def test_settings_that_change_in_between_hold_for_later_requests_only() ->
 # clients that leave, frontends that break
 
 
-async def leave(router: Rig, frontend: FakeFrontend, *, stream: bool, after_bytes: int) -> None:
+async def leave(router: Rig, frontend: FakeFrontend, path: str, *, stream: bool, after_bytes: int) -> None:
     """Send a chat and close the connection after so many bytes of its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
     body = json.dumps({"model": "tiny-chat", "messages": [], "stream": stream}).encode()
-    writer.write(
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-    )
+    head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (path.encode(), len(body))
+    writer.write(head + body)
     await until(lambda: len(frontend.chats) >= 1)
     if after_bytes:
         await reader.readexactly(after_bytes)
@@ -517,15 +538,18 @@ async def leave(router: Rig, frontend: FakeFrontend, *, stream: bool, after_byte
 
 
 @pytest.mark.req("SHIM-27", "STORE-11", "DYN-15")
+@pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(("stream", "after_bytes"), [(False, 0), (True, 0), (True, 400)])
-async def test_client_that_leaves_closes_the_upstream_within_a_second(stream: bool, after_bytes: int) -> None:
+async def test_client_that_leaves_closes_the_upstream_within_a_second(
+    stream: bool, after_bytes: int, path: str
+) -> None:
     frontend = pair_frontend()
     if after_bytes:
         frontend.events, frontend.event_delay_s = 1000, 0.01
     else:
         frontend.misbehaviour = Misbehaviour.NEVER_ANSWERS
     async with running(frontend), rig(PAIR, pair_settings(frontend)) as router:
-        await leave(router, frontend, stream=stream, after_bytes=after_bytes)
+        await leave(router, frontend, path, stream=stream, after_bytes=after_bytes)
         seen = frontend.chats[0]
         async with asyncio.timeout(5):
             await seen.done.wait()
@@ -588,6 +612,28 @@ async def test_connection_lost_before_any_byte_is_not_resent_and_makes_the_worke
         assert (end.status, end.fault, end.http_status) == (EndStatus.FAILED, Fault.FAULT, 0)
         now = router.log.log_time()[0]
         assert router.log.view().is_suspect(worker(21, Role.DECODE).key, now)
+
+
+@pytest.mark.req("DYN-15")
+@pytest.mark.parametrize("drops", [False, True])
+async def test_a_hundred_failures_leave_no_count_and_no_load_behind(drops: bool) -> None:
+    frontend = pair_frontend()
+    settings = pair_settings(frontend, breaker=BreakerSettings(enabled=False))
+    async with running(frontend), rig(PAIR, settings) as router:
+        frontend.status = 500
+        frontend.misbehaviour = Misbehaviour.CLOSES_BEFORE_ANSWER if drops else None
+        for _ in range(100):
+            answer, _ = await router.chat()
+            assert answer.status == 502
+        assert router.in_flight() == 0
+        assert [end.pick_id for end in router.log.ends] == [pick.pick_id for pick in router.log.picks]
+        ledger = Ledger()
+        for fact in (*router.log.picks, *router.log.ends):
+            record = Record(0, 0, KIND_OF_FACT[type(fact)], 1, REPLICA, 0, 1, fact)
+            ledger.apply_pick(record, PAIR) if isinstance(fact, PickMade) else ledger.apply_end(record)
+        assert ledger.running() == {}
+        ledger.prune(10**9)
+        assert len(ledger) == 0
 
 
 @pytest.mark.req("DYN-17")

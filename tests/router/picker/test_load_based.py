@@ -325,6 +325,57 @@ def test_prefill_burst_spreads_by_prompt_tokens() -> None:
     assert turns[:3] == [1, 1, 1] and {*turns[3:]} == {1, 2}
 
 
+@pytest.mark.req("PICK-08")
+def test_workers_with_little_room_get_nothing_while_another_has_more() -> None:
+    fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
+    view = a_view(fleet, sampled(fleet, (1, 950, None), (2, 930, None), (3, 100, None), (4, 910, None)))
+    rotation = 0
+    for number in range(1, 13):
+        question = a_question(asked_at=NOW + number, rotation_decode=rotation)
+        outcome = asked(view, question)
+        view.overlay.add_pick(made(question, outcome, number))
+        rotation = outcome.rotation_decode
+        assert winner(outcome) == 3
+
+
+@pytest.mark.req("PICK-09")
+def test_workers_that_always_report_nought_share_requests_that_follow_each_other() -> None:
+    fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
+    load, overlay, rotation, turns = LoadStore(), Overlay(), 0, []
+    for number in range(1, 9):
+        now = NOW + number * S
+        for place in (1, 2, 3, 4):  # stamped after the dispatch before it, which it answers
+            load.apply_sample(a_record(a_sample(place, number, blocks=0, tokens=0, used=0), now), fleet)
+        question = a_question(asked_at=now, rotation_decode=rotation)
+        outcome = asked(a_view(fleet, load, overlay=overlay), question)
+        overlay.add_pick(made(question, outcome, number))
+        rotation = outcome.rotation_decode
+        turns.append(winner(outcome))
+    assert turns == [1, 2, 3, 4] * 2
+
+
+@pytest.mark.req("STORE-06")
+def test_burst_to_workers_that_report_nought_is_shared_by_what_was_sent() -> None:
+    fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
+    view = a_view(fleet, sampled(fleet, *((place, 0, None) for place in (1, 2, 3, 4))))
+    turns = []
+    for number in range(1, 9):
+        question = a_question(asked_at=NOW + number)  # no rotation: the charges alone part them
+        outcome = asked(view, question)
+        view.overlay.add_pick(made(question, outcome, number))
+        turns.append(winner(outcome))
+    assert {*turns[:4]} == {*turns[4:]} == {1, 2, 3, 4}
+
+
+@pytest.mark.req("PICK-02")
+def test_prompt_shorter_than_a_block_is_paired_by_load_like_any_other() -> None:
+    fleet = a_fleet(a_worker(1, P), a_worker(2, P), a_worker(3, D), a_worker(4, D))
+    load = sampled(fleet, (1, None, 900), (2, None, 100), (3, 50, None), (4, 900, None))
+    outcome = asked(a_view(fleet, load), a_question(estimated_tokens=10))
+    assert (winner(outcome, "prefill"), winner(outcome)) == (2, 3)
+    assert (outcome.prefill.reason, outcome.decode.reason) == (PickReason.LOAD, PickReason.LOAD)
+
+
 @pytest.mark.req("STORE-07")
 def test_mute_worker_fills_only_to_its_peers_load() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2), a_worker(3))

@@ -274,6 +274,18 @@ def test_equal_winner_late_in_the_order_stands_first_in_the_rows(count: int) -> 
     assert (outcome.decode.reason, outcome.decode.margin) == (PickReason.LOAD, 0.0)
 
 
+def test_record_of_a_pick_does_not_grow_with_the_fleet() -> None:
+    sizes = []
+    for count in (PICK_ROWS_MAX, 100 * PICK_ROWS_MAX):
+        fleet = a_fleet(*(a_worker(1_000 + place, Role.AGGREGATED) for place in range(count)))
+        load = LoadStore()
+        for place in range(count):
+            load.apply_sample(a_record(a_sample(1_000 + place, 1, blocks=9)), fleet)
+        outcome = pick(a_view(fleet, load), a_question(), some_settings())
+        sizes.append(len(encode_record(NOW, REPLICA, 0, 1, made(a_question(), outcome))))
+    assert sizes[1] - sizes[0] <= 2, "the number of candidates takes a byte or two more"
+
+
 @pytest.mark.req("PICK-09", "PICK-10")
 @pytest.mark.parametrize("sampled", [False, True])
 def test_everybody_gets_the_same_share_of_whole_rounds(sampled: bool) -> None:
