@@ -16,6 +16,7 @@ import structlog
 
 from app.fold_start import start_fold
 from app.log_tail import LogTail, monotonic_us
+from app.processes import PARENT_VARIABLE
 from app.tail import Seen, Tail
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue
@@ -95,7 +96,14 @@ class Follower:
 
 
 async def end_with_parent(parent: int) -> None:
-    """Return when the process that started this one is gone."""
+    """Return when the process that started this one is gone.
+
+    Its pid is taken as it was told: a parent that is killed while its child still imports
+    has another one in its place by then. parent: the pid where none was told.
+    """
+    told = os.environ.get(PARENT_VARIABLE, "")
+    if told.isdecimal():
+        parent = int(told)
     while True:
         if os.getppid() != parent:
             return

@@ -1,13 +1,15 @@
 """Children of a process, and what is common to all: loop, signals, garbage collector.
 
 A child is started again when it ends, with a growing pause, and ends with its parent: it
-watches its parent's pid (`follower.end_with_parent`), so not even a kill leaves it behind.
+is told its parent's pid and watches it (`follower.end_with_parent`), so not even a kill
+leaves it behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,6 +24,8 @@ PAUSE_S_MAX = 30.0
 HEALTHY_S = 60.0
 TERMINATE_S_MAX = 5.0
 FREEZE_EVERY_S = 3600.0
+PARENT_VARIABLE = "PICKLOG_PARENT_PID"
+LINE_BYTES_MAX = 64 << 10
 _GENERATION_2_NEVER = 1_000_000
 
 
@@ -34,6 +38,12 @@ def serving_collector() -> None:
 def freeze_collected() -> None:
     """Collect once and take what is left out of later collections. Call when nothing waits."""
     gc.collect()
+    gc.freeze()
+
+
+def freeze_again() -> None:
+    """The same without generation 2, so it is short: call every FREEZE_EVERY_S."""
+    gc.collect(1)
     gc.freeze()
 
 
@@ -55,12 +65,19 @@ def on_stop_signals(stop: Callable[[], None]) -> None:
 
 
 class Child:
-    """A `picklog` command that is kept running. arguments: those behind `picklog`."""
+    """A `picklog` command that is kept running.
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+    arguments: those behind `picklog`. on_line: told each line that it prints, at most
+    LINE_BYTES_MAX of it; without one its output is this process's.
+    """
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], on_line: Callable[[bytes], None] | None = None
+    ) -> None:
         self.name = name
         self.starts = 0
         self._arguments = arguments
+        self._on_line = on_line
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -101,11 +118,28 @@ class Child:
                 "app",
                 *self._arguments,
                 stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if self._on_line is not None else None,
+                limit=LINE_BYTES_MAX,
+                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to pass on
             )
+            await self._listen(self._process)
             status = await self._process.wait()
             log.error("a child process ended and is started again", child=self.name, status=status)
             if loop.time() - began > HEALTHY_S:
                 pause = PAUSE_S_MIN
             await asyncio.sleep(pause)
             pause = min(PAUSE_S_MAX, pause * 2)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        """Hand lines over until the child's output ends."""
+        if self._on_line is None or process.stdout is None:
+            return
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:  # longer than a line may be: what was read of it is dropped
+                continue
+            if not line:
+                return
+            self._on_line(line)

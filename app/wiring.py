@@ -26,6 +26,7 @@ from app.config_addresses import read_bind
 from app.config_load import LoadedConfig
 from app.config_model import Config
 from app.folding import Folding
+from app.follower_figures import FollowerMetrics
 from app.ingest_side import IngestSide
 from app.log_places import checkpoint_folder
 from app.log_tail import monotonic_us
@@ -44,7 +45,7 @@ from app.part_settings import (
 )
 from app.pick_log import ReplicaLog
 from app.process_state import ProcessState, StoreFigures
-from app.processes import Child, freeze_collected
+from app.processes import FREEZE_EVERY_S, Child, freeze_again, freeze_collected
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
@@ -114,7 +115,7 @@ class MainProcess:
         arguments = ["follower", "--data", str(data)]
         if loaded.path is not None:
             arguments += ["-c", str(loaded.path)]
-        self.follower = Child("follower", arguments)
+        self.follower = Child("follower", arguments, FollowerMetrics(self.observer.registry).take)
         self.observer.source = ProcessState(self)
         self.failure: str | None = None
         self.ports: list[int] = []
@@ -340,7 +341,11 @@ class MainProcess:
     # -- by the clock --------------------------------------------------------------------
 
     async def _tick(self) -> None:
+        freeze_due_us = monotonic_us() + int(FREEZE_EVERY_S * SECOND_US)
         while True:
+            if monotonic_us() >= freeze_due_us:
+                freeze_due_us += int(FREEZE_EVERY_S * SECOND_US)
+                freeze_again()
             self.folding.tick()
             if self._is_owner:
                 self.owner.on_tick(monotonic_us(), time_ns() // 1000)

@@ -9,6 +9,7 @@ import pytest
 from app.checkpoint_store import CheckpointFolder
 from app.fold_start import start_fold
 from app.follower import Follower, end_with_parent
+from app.processes import PARENT_VARIABLE
 from projections.events.control import CheckpointDue
 from projections.fold import Fold
 from replay.engine import records_of
@@ -80,3 +81,10 @@ async def test_it_ends_with_its_parent() -> None:
     done, _ = await asyncio.wait({waiting}, timeout=0)
     assert not done
     waiting.cancel()
+
+
+async def test_a_parent_that_was_killed_before_its_child_looked_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PARENT_VARIABLE, str(1 << 30))
+    await asyncio.wait_for(end_with_parent(os.getppid()), 5)

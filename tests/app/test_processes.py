@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from app import processes
-from app.processes import Child, freeze_collected, on_stop_signals, run_to_end, serving_collector
+from app.processes import (
+    PARENT_VARIABLE,
+    Child,
+    freeze_again,
+    freeze_collected,
+    on_stop_signals,
+    run_to_end,
+    serving_collector,
+)
 
 
 @pytest.fixture
@@ -35,13 +43,13 @@ async def until(holds: object, patience_s: float = 20) -> None:
 
 
 async def test_a_child_that_ends_is_started_again(program: Path, tmp_path: Path) -> None:
-    write(program, f'echo "$@" >> {tmp_path}/runs; exit 3')
+    write(program, f'echo "$@" ${PARENT_VARIABLE} >> {tmp_path}/runs; exit 3')
     child = Child("follower", ["follower", "--data", "d"])
     child.start()
     await until(lambda: child.starts == 2)
     await child.stop()
     runs = (tmp_path / "runs").read_text().splitlines()
-    assert set(runs) == {"-m app follower --data d"}
+    assert set(runs) == {f"-m app follower --data d {os.getpid()}"}, "it is told whose child it is"
     assert child.pid is None
 
 
@@ -97,7 +105,11 @@ def test_old_objects_are_left_alone_in_a_process_that_serves() -> None:
         assert gc.get_threshold()[:2] == before[:2]
         assert gc.get_threshold()[2] >= 1_000_000
         freeze_collected()
-        assert gc.get_freeze_count() > 0
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        kept: list[list[int]] = [[] for _ in range(1000)]
+        freeze_again()
+        assert gc.get_freeze_count() >= frozen + len(kept)
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
