@@ -69,6 +69,8 @@ class Ownership:
         ):
             self._carry_out([Fenced(last.writer, last.epoch)])  # taken over while our append was unclear
             return
+        # An earlier claim may have been found in the log and won just now: its epoch is over.
+        self._do(self._appender.on_held())
         self._mine.add(self._appender.writer)
         self._claim = Claim(self._appender.writer, now)
         self._read_at = self._store.end_offset()
