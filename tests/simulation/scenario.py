@@ -64,6 +64,11 @@ class Quiet(Simulator):
         assert made is not None
         return made
 
+    def settle_writer(self, process: Replica) -> None:
+        """Wait until nothing of it is under way, so that its next commit is the scenario's."""
+        while not process.appender.is_idle:
+            self.wait(MS)
+
     def forget(self, request: Request) -> None:
         """This pick was made on a state that a scenario broke: no model of it exists."""
         self.forgotten.add(request.made.pick_id if request.made is not None else b"")

@@ -196,6 +196,7 @@ def test_a_pick_in_the_step_of_a_reload_is_whole() -> None:
                 sim.ask(sim.owner_process)
                 sim.ask(sim.replica)
                 sim.wait(MS)
+        sim.wait(SECOND_US)
         versions = {r.fact.version: r.offset for r in sim.said(ConfigAdopted)}  # type: ignore[attr-defined]
         assert len(versions) == 7
         for request in sim.requests:
@@ -273,8 +274,10 @@ def test_an_outage_beyond_the_buffer_leaves_ledger_lines_with_their_ends() -> No
         sim.wait(15 * SECOND_US)
         lines = [line for record in sim.said(PicksLost) for line in record.fact.lines]  # type: ignore[attr-defined]
         lost = [request.made.pick_id for request in requests[:18] if request.made is not None]
-        assert [line.pick_id for line in lines] == lost, "the buffer of this world holds 12"
-        assert len(sim.said(PickMade)) - before == 12
+        told = list(dict.fromkeys(line.pick_id for line in lines))  # a record may have been sent twice
+        assert told == lost, "the buffer of this world holds 12"
+        kept = {record.fact.pick_id for record in sim.said(PickMade)[before:]}  # type: ignore[attr-defined]
+        assert len(kept) == 12
 
 
 @pytest.mark.req("EVS-06", "EVS-17")
