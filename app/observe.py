@@ -209,8 +209,9 @@ class Observer:
     # What the fold and ingest tell ---------------------------------------------------
 
     def on_notices(self, notices: Sequence[Notice]) -> None:
-        """Count what a slice of the fold told, and write the lines of it."""
+        """Count what a slice of the fold told, and write the lines of it; of new fleets the last one."""
         frames: dict[FrameResult, int] = {}
+        published: FleetPublished | None = None
         for notice in notices:
             if isinstance(notice, SampleNotice):
                 result = notice.result
@@ -219,8 +220,12 @@ class Observer:
                     continue
             else:
                 self._count(notice)
-            if not self.is_quiet:
+            if isinstance(notice, FleetPublished):
+                published = notice
+            elif not self.is_quiet:
                 self._lines.tell(notice)
+        if published is not None and not self.is_quiet:
+            self._lines.tell(published)
         for result, times in frames.items():
             self._load[result].inc(times)
 

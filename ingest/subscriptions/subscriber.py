@@ -280,7 +280,7 @@ class Subscriber:
                 reason.value,
             )
         )
-        if state is SubscriptionState.BACKOFF and reason is not Reason.STALLED:
+        if state is SubscriptionState.BACKOFF and reason not in (Reason.STALLED, Reason.STOPPED):
             said = f": {detail}" if detail else ""
             text = f"{namespace}/{publisher_id} at {publisher.address[:80]}, {reason}{said}"
             ports.on_notice(StatusNotice("load subscription backs off", text, "warning"))

@@ -98,6 +98,14 @@ def test_records_without_effect_departures_and_changes_are_counted() -> None:
     assert value(after, "picklog_fleet_changes_total") == 1
 
 
+def test_of_new_fleets_in_one_slice_all_are_counted_and_the_last_is_told() -> None:
+    observer = Observer()
+    with capture_logs() as captured:
+        observer.on_notices([FleetPublished(number) for number in range(1, 27)])
+    assert [entry["generation"] for entry in captured] == [26]
+    assert value(scraped(observer), "picklog_fleet_changes_total") == 26
+
+
 def test_what_ingest_leaves_out_is_counted_without_reaching_the_fold() -> None:
     observer = Observer()
     observer.discovery_refused(discovery(DiscoveryKind.MALFORMED, times=3))

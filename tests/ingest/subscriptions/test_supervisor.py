@@ -198,6 +198,7 @@ async def test_stop_is_over_within_its_grace_and_says_that_nobody_is_connected(
         await subscriptions.stop()
         assert asyncio.get_running_loop().time() - begin_s < 5
         assert [what[1:] for what in told(heard)] == [("backoff", "stopped")] * 20
+        assert heard.notices == [], "an end that was asked for is no trouble to warn of"
         subscriptions.follow(fleet_of(publisher(99)))
         await settle()
         assert len(connector.peers) == 20
