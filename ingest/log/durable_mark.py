@@ -44,6 +44,15 @@ class DurableMark:
         self._page.close()
 
 
+def acknowledged_end(folder: Path) -> int:
+    """The durable end that the page in a folder tells, whatever log it is of; 0 without one."""
+    try:
+        page = (folder / MARK_NAME).read_bytes()
+    except FileNotFoundError:
+        return 0
+    return int.from_bytes(page[8 * _WORD : 8 * _WORD + 8], "little") if len(page) == MARK_FILE_BYTES else 0
+
+
 class DurableMarkReader:
     """A reader's side."""
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.log.durable_mark import MARK_NAME, DurableMarkReader
+from ingest.log.durable_mark import MARK_NAME, DurableMarkReader, acknowledged_end
 from ingest.log.manifest import SegmentInfo, SegmentState, read_manifest, write_manifest
 from ingest.log.segment_files import (
     UNFINISHED,
@@ -70,6 +70,7 @@ def recover(folder: Path, disk: Disk) -> tuple[OpenTail, dict[int, SegmentInfo]]
         if (folder / segment_name(first)).exists():  # compression was not finished
             disk.remove(folder / compressed_name(first))
     if not firsts:
+        _check_mark_alone(folder)
         now_us = time.time_ns() // 1000  # log time begins at the wall time of the log's creation
         header = SegmentHeader(os.urandom(16), 0, os.urandom(MARK_BYTES), now_us, bytes(HEAD_BYTES))
         return begin_segment(disk, folder, header, now_us), {}
@@ -192,6 +193,16 @@ def _check_mark(folder: Path, newest: StoredSegment, found: Scan) -> None:
             f"segment {newest.name}, byte {found.stop.position}: records {found.end_offset} to {durable - 1} "
             f"were acknowledged and do not check ({found.stop.detail or 'nothing is there'}): restore the "
             f"file from a copy, or accept their loss by removing {folder / MARK_NAME}"
+        )
+
+
+def _check_mark_alone(folder: Path) -> None:
+    """Refuse to begin a log where one was whose segments went."""
+    durable = acknowledged_end(folder)
+    if durable:
+        raise LogCorrupt(
+            f"{folder}: records up to {durable - 1} were acknowledged and no segment is there: restore the "
+            f"segments from a copy, or accept their loss by removing {folder / MARK_NAME}"
         )
 
 

@@ -95,6 +95,18 @@ def test_a_cut_below_what_was_acknowledged_is_reported_and_nothing_is_written(tm
         shutil.rmtree(data)
 
 
+def test_a_log_whose_segments_all_went_is_not_begun_anew(tmp_path: Path) -> None:
+    made(tmp_path, [1, 1, 1])
+    for path in log_folder(tmp_path).glob("*.seg*"):
+        path.unlink()
+    with pytest.raises(LogCorrupt, match="up to 2 were acknowledged"):
+        reopened(tmp_path)
+    without_mark(tmp_path)
+    log = reopened(tmp_path)
+    assert log.end_offset() == 0
+    log.close()
+
+
 def test_a_bit_flipped_anywhere_is_cut_or_reported_and_never_read_as_data(tmp_path: Path) -> None:
     whole, ends = made(tmp_path / "made", [1, 1, 1])
     outcomes = set()
