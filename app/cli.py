@@ -10,6 +10,7 @@ Exit statuses: see `cli_errors`. Errors of usage are one line like all others.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -20,7 +21,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 import typer.main
 
-from app.cli_errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_USAGE, fail, refusals_told, say_error
+from app.cli_errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    fail,
+    refusals_told,
+    say_error,
+)
+from app.standard_streams import drop_output, hold_standard_streams
 
 ConfigOption = Annotated[
     Path | None,
@@ -81,13 +91,19 @@ def console(words: Sequence[str]) -> typer.Typer:
 
 def run(words: Sequence[str]) -> int:
     """Run one command line, without the program's name; returns the exit status."""
-    command = typer.main.get_command(console(words))
     try:
+        command = typer.main.get_command(console(words))
         status = command.main(args=list(words), prog_name="picklog", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         say_error("interrupted")
         return EXIT_INTERRUPTED
+    except OSError as problem:
+        if problem.filename is not None or problem.errno not in (errno.ENOSPC, errno.EIO):
+            raise  # not our output: files of a command are its own affair
+        drop_output()
+        say_error(f"standard output: {problem.strerror or problem}")
+        return EXIT_UNREACHABLE
     except Exception as problem:
         status = _usage_status(problem)
         if status is None:
@@ -97,6 +113,7 @@ def run(words: Sequence[str]) -> int:
 
 def main() -> NoReturn:
     """Entry point of the console script."""
+    hold_standard_streams()
     words = sys.argv[1:]
     if not any(word in SERVING for word in words[:1]):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `picklog log cat | head` ends as any filter does
