@@ -416,6 +416,7 @@ async def test_a_frontend_that_pushes_back_reads_busy_once_every_worker_has_stal
         frontend.misbehaviour = Misbehaviour.NEVER_ANSWERS
         stuck = asyncio.create_task(router.chat(messages=long))
         await until(lambda: len(frontend.chats) == 1)
+        await asyncio.sleep(0)  # the frontend has begun not to answer it
         frontend.misbehaviour, frontend.status = None, 529
         answer, body = await router.chat(messages=long)
         assert (answer.status, code_of(body)) == (429, "rate_limited")
