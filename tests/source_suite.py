@@ -139,6 +139,7 @@ class SourceSuite:
         await session.close()
 
     @pytest.mark.req("ETCD-05")
+    @pytest.mark.field("B-008")
     async def test_longer_namespace_and_keyspace_are_not_seen(
         self, source: DiscoverySource, store: Store
     ) -> None:

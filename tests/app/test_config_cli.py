@@ -45,6 +45,7 @@ def test_suggestions_are_printed_by_validate_only(file: Path) -> None:
     assert "suggestion: " not in run("show", "-c", str(file)).stderr
 
 
+@pytest.mark.field("B-143")
 def test_each_error_is_one_line_with_file_line_key_and_remedy(file: Path) -> None:
     file.write_text("server:\n  bind_adress: x\nrequest: {max_retries: many}\n")
     result = run("validate", "-c", str(file))

@@ -70,6 +70,7 @@ def test_binds_are_addresses_and_differ() -> None:
     assert not errors({"server": {"bind_address": ["127.0.0.1:0", "127.0.0.1:0"]}})
 
 
+@pytest.mark.field("B-143")
 @pytest.mark.parametrize(
     ("change", "path"),
     [

@@ -70,6 +70,7 @@ async def watching(
 
 
 @pytest.mark.req("REL-17")
+@pytest.mark.field("B-142")
 async def test_refused_file_changes_nothing_and_is_reported_once(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("request: {max_retries: 1}\n")

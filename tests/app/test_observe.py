@@ -205,6 +205,7 @@ def test_paths_and_errors_of_pinned_requests_are_counted_from_0_on() -> None:
     assert value(after, "disaggregated_errors_total", phase="decode") == 1
 
 
+@pytest.mark.field("B-112")
 def test_answers_are_counted_by_route_status_class_and_code() -> None:
     observer = Observer()
     observer.answered(Route.CHAT, 200, None, 2_000_000)
@@ -305,6 +306,7 @@ notices: st.SearchStrategy[Notice] = st.one_of(
 
 
 @pytest.mark.req("MET-12")
+@pytest.mark.field("B-145")
 @settings(max_examples=40)
 @given(
     st.lists(notices, max_size=10),

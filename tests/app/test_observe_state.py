@@ -78,6 +78,7 @@ def test_a_nil_field_has_no_series() -> None:
 
 
 @pytest.mark.req("MET-05", "STORE-15")
+@pytest.mark.field("B-056")
 def test_a_departed_worker_has_no_series_at_the_very_next_scrape() -> None:
     process = a_fleet(7, 8)
     for worker in (7, 8):
@@ -104,6 +105,7 @@ def test_a_worker_that_leaves_in_the_middle_of_a_scrape_is_skipped() -> None:
 
 
 @pytest.mark.req("MET-05", "MET-12")
+@pytest.mark.field("B-145")
 def test_only_configured_namespaces_are_labels() -> None:
     process = Process("known")
     for namespace in ("known", "stray"):

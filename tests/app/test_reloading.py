@@ -93,6 +93,7 @@ async def test_a_changed_secret_is_in_force_without_a_new_version(site: Site) ->
 
 
 @pytest.mark.req("REL-17")
+@pytest.mark.field("B-142")
 async def test_a_refused_file_changes_nothing(site: Site) -> None:
     async with site.running() as run:
         wrong = copy.deepcopy(site.config)

@@ -106,6 +106,7 @@ def test_slices_of_any_size_fold_the_same() -> None:
 
 
 @pytest.mark.req("EVS-11")
+@pytest.mark.field("B-137")
 def test_ready_needs_the_own_ping_read_back() -> None:
     lane = Lane()
     lane.read(0)
@@ -192,6 +193,7 @@ def test_a_reader_that_disagrees_stops_and_says_where() -> None:
     assert lane.tail.is_suspect()
 
 
+@pytest.mark.field("B-136")
 def test_a_missing_record_between_ticks_is_a_disagreement() -> None:
     lane = Lane()
     ticking(lane)

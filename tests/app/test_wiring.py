@@ -100,6 +100,7 @@ async def test_a_start_with_other_settings_adopts_them(site: Site) -> None:
     assert site.facts(PickMade)[-1].config_version == 2
 
 
+@pytest.mark.field("B-004")
 async def test_a_departed_worker_gets_no_more_picks(site: Site) -> None:
     gone = site.workers("decode")[0]
     async with site.running() as run:

@@ -74,6 +74,7 @@ async def test_deletes_lost_to_a_compaction_while_away_are_found(etcd: EtcdServe
 
 
 @pytest.mark.req("ETCD-06", "ETCD-08")
+@pytest.mark.field("B-119")
 async def test_watch_from_a_compacted_revision_ends_the_pass(etcd: EtcdServer) -> None:
     """Compaction hits between reading and watching; B-119, B-123."""
     await in_thread(etcd.put, instance(1), b"{}")
@@ -123,6 +124,7 @@ async def test_killed_server_is_seen_at_once_and_followed_again_with_differences
         assert watch.agrees_with_a_fold()
 
 
+@pytest.mark.field("B-121")
 async def test_frozen_server_is_seen_within_seconds(etcd: EtcdServer) -> None:
     """B-121: half open, the socket stays and nothing is answered."""
     async with LiveWatch(etcd_settings(etcd.endpoint)) as watch:
@@ -291,6 +293,7 @@ async def test_random_keys_and_values_do_not_stop_the_watch(etcd: EtcdServer) ->
         assert watch.agrees_with_a_fold()
 
 
+@pytest.mark.field("B-006")
 async def test_churn_with_kills_in_between_ends_in_the_stores_own_keys(etcd: EtcdServer) -> None:
     """B-006, B-007: bursts of puts and deletes over outages; the last pass holds exactly the store."""
     async with LiveWatch(etcd_settings(etcd.endpoint)) as watch:

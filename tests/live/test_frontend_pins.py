@@ -75,6 +75,7 @@ def served(stream: bool, body: bytes) -> dict[str, int]:
 
 @pytest.mark.live("dynamo")
 @pytest.mark.req("SHIM-02", "SHIM-06", "SHIM-07", "SHIM-08", "SHIM-14", "SHIM-15")
+@pytest.mark.field("B-089")
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_picked_workers_serve_every_chat(demo_fleet: Fleet, stream: bool, path: str) -> None:
@@ -214,6 +215,7 @@ async def test_client_that_leaves_frees_the_frontend(demo_fleet: Fleet) -> None:
 
 @pytest.mark.live("dynamo")
 @pytest.mark.req("DYN-14", "SHIM-22")
+@pytest.mark.field("B-005")
 async def test_killed_worker_costs_its_requests_and_is_avoided_before_its_lease_ends(
     make_fleet: FleetMaker,
 ) -> None:

@@ -33,6 +33,7 @@ def router(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.mark.req("ETCD-13", "ETCD-15", "MET-02")
+@pytest.mark.field("B-006")
 def test_a_fleet_stays_while_etcd_is_away_and_is_taken_up_when_it_is_back(
     router: RouterProcess, fleet: Fleet, shared_etcd: EtcdServer
 ) -> None:

@@ -33,6 +33,7 @@ def router(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 
 @pytest.mark.req("EVS-12")
+@pytest.mark.field("B-005")
 def test_a_killed_worker_costs_what_was_in_it_and_what_came_before_the_first_failure(
     router: RouterProcess, fleet: Fleet
 ) -> None:

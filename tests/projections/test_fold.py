@@ -104,6 +104,7 @@ def test_digests_do_not_depend_on_how_often_they_were_asked() -> None:
 
 
 @pytest.mark.req("EVS-15")
+@pytest.mark.field("B-139")
 def test_every_record_sent_twice_gives_the_state_of_once() -> None:
     records = story(seed=5, records=300)
     once = refold(records)
@@ -134,6 +135,7 @@ def test_the_short_way_of_samples_leaves_the_state_of_the_long_way(
     assert short.digests() == long.digests() and told[0] == told[1]
 
 
+@pytest.mark.field("B-136")
 def test_the_mark_is_the_newest_record_and_offsets_may_jump() -> None:
     script = Script(opened=False)
     assert script.fold.mark == NOTHING

@@ -49,6 +49,7 @@ def verdicts(world: RecordedLog, checkpoints: Checkpoints | None = None, start: 
 
 
 @pytest.mark.req("EVS-06")
+@pytest.mark.field("B-141")
 def test_picks_of_two_lagging_replicas_are_repeated_with_their_own_overlays() -> None:
     world = RecordedLog()
     one, two = world.replica(), world.replica()
@@ -65,6 +66,7 @@ def test_picks_of_two_lagging_replicas_are_repeated_with_their_own_overlays() ->
     assert verdicts(world) == ["equal"] * 40
 
 
+@pytest.mark.field("B-141")
 def test_an_overlay_matters_where_a_replica_lags() -> None:
     """The same log, its as-of moved by one record, is no longer what was picked."""
     world = RecordedLog()

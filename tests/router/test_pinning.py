@@ -168,6 +168,7 @@ EVENTS = st.sampled_from(
 
 
 @pytest.mark.req("DYN-15", "SHIM-27")
+@pytest.mark.field("B-029")
 @given(chooses=st.booleans(), away=st.booleans(), events=st.lists(EVENTS, max_size=20))
 def test_whatever_the_order_there_is_one_pick_one_end_and_one_opening(
     chooses: bool, away: bool, events: list[Any]

@@ -23,6 +23,7 @@ def user(content: Any) -> dict[str, Any]:
 
 
 @pytest.mark.req("PICK-03")
+@pytest.mark.field("B-110")
 @pytest.mark.parametrize(
     ("document", "tokens"),
     [
@@ -60,6 +61,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.req("PICK-03")
+@pytest.mark.field("B-110")
 @given(messages=JSON, prompt=JSON, tools=JSON)
 def test_any_document_has_an_estimate_and_always_the_same(messages: Any, prompt: Any, tools: Any) -> None:
     document = {"messages": messages, "prompt": prompt, "tools": tools}

@@ -16,6 +16,7 @@ def outcome(prefill: int, decode: int, namespace: str | None = "ns") -> Outcome:
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-078")
 def test_phases_and_models_rotate_apart() -> None:
     rotations = Rotations()
     rotations.advance("a", outcome(1, 2))
@@ -47,6 +48,7 @@ def test_rotation_that_was_used_longest_ago_goes_first() -> None:
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-145")
 def test_random_model_names_do_not_grow_memory() -> None:
     rotations = Rotations()
     for number in range(ROTATIONS_MAX + 10):

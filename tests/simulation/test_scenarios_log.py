@@ -67,6 +67,7 @@ def test_log_time_goes_on_while_the_owner_is_dead() -> None:
 
 
 @pytest.mark.req("EVS-15")
+@pytest.mark.field("B-137")
 def test_a_torn_tail_is_cut_and_a_reader_that_saw_nothing_of_it_reads_on_beyond_the_jump() -> None:
     with quiet() as sim:
         sim.replica.pause(2 * SECOND_US)

@@ -111,6 +111,7 @@ def test_what_was_heard_before_a_reconnect_still_answers() -> None:
 
 
 @pytest.mark.req("EVS-05", "STORE-06")
+@pytest.mark.field("B-074", "B-083")
 def test_a_burst_between_two_samples_spreads_over_replicas() -> None:
     with quiet(workers=3) as sim:
         for worker in sim.workers.values():

@@ -118,6 +118,7 @@ def test_pass_lists_every_prefix_then_reads_then_watches_one_revision_later() ->
 
 
 @pytest.mark.req("ETCD-15")
+@pytest.mark.field("B-121", "B-123")
 def test_connected_only_while_changes_are_folded() -> None:
     driver = Driver()
     effects = driver.machine.start(0) + driver.settle({"a": b"1"})
@@ -126,6 +127,7 @@ def test_connected_only_while_changes_are_folded() -> None:
     assert shown == [False] * 4 + [True, False]
 
 
+@pytest.mark.field("B-007")
 def test_facts_are_differences_and_removals_come_first() -> None:
     driver = Driver()
     driver.machine.start(0)

@@ -113,6 +113,7 @@ async def test_quiet_stream_is_asked_for_progress_and_stays(fake: FakeEtcd) -> N
     await session.close()
 
 
+@pytest.mark.field("B-121")
 async def test_server_that_answers_nothing_is_silent_after_all_asks(fake: FakeEtcd) -> None:
     fake.watch_script = hang
     session = await session_on(fake)
@@ -120,6 +121,7 @@ async def test_server_that_answers_nothing_is_silent_after_all_asks(fake: FakeEt
     assert failure.reason is EndReason.SILENT
 
 
+@pytest.mark.field("B-119")
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [

@@ -38,6 +38,7 @@ def _quiet(what: str) -> None:
 
 
 @pytest.mark.req("ETCD-18")
+@pytest.mark.field("B-122")
 async def test_dead_and_deaf_endpoints_are_passed_over_within_their_dial(fakes: list[FakeEtcd]) -> None:
     with socket.socket() as deaf, socket.socket() as closed:
         deaf.bind(("127.0.0.1", 0))

@@ -28,6 +28,7 @@ def found(value: bytes | None, revision: int = 1, size: int | None = None) -> Fo
     return FoundKey(b"unused", revision, value, len(value or b"") if size is None else size)
 
 
+@pytest.mark.field("B-127")
 def test_first_sighting_is_a_put_and_the_same_value_is_none() -> None:
     held = HeldKeys({})
     put = held.sighted(INSTANCES, "a", found(b"{}", 7))

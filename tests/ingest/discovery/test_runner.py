@@ -145,6 +145,7 @@ async def test_writes_before_between_and_after_reading_are_each_logged_once(
 
 
 @pytest.mark.req("TST-02", "ETCD-08", "ETCD-09")
+@pytest.mark.field("B-007", "B-119")
 async def test_deletes_lost_to_compaction_are_found_by_the_next_pass(
     store: MemoryStore, source: ScriptedSource
 ) -> None:
@@ -166,6 +167,7 @@ async def test_deletes_lost_to_compaction_are_found_by_the_next_pass(
 
 
 @pytest.mark.req("ETCD-08")
+@pytest.mark.field("B-123")
 async def test_compaction_between_reading_and_watching_reads_again(
     store: MemoryStore, source: ScriptedSource
 ) -> None:
@@ -183,6 +185,7 @@ async def test_compaction_between_reading_and_watching_reads_again(
 
 
 @pytest.mark.req("ETCD-10", "ETCD-15")
+@pytest.mark.field("B-006")
 async def test_store_that_is_down_is_tried_with_growing_waits_and_not_connected(
     source: ScriptedSource,
 ) -> None:
@@ -219,6 +222,7 @@ async def test_store_that_answers_reads_but_closes_watches_keeps_the_waits_growi
 
 
 @pytest.mark.req("ETCD-12")
+@pytest.mark.field("B-007")
 @pytest.mark.parametrize("step", ["dial", "names", "values"])
 async def test_hang_before_watching_ends_after_thirty_seconds(source: ScriptedSource, step: str) -> None:
     source.faults[step] = [3_600.0]
@@ -257,6 +261,7 @@ async def test_sources_alone_denied_still_gives_workers_and_channels(
 
 
 @pytest.mark.req("MEM-08", "ETCD-16")
+@pytest.mark.field("B-129")
 async def test_fault_inside_a_source_ends_the_pass_and_not_the_task(
     source: ScriptedSource, store: MemoryStore
 ) -> None:
@@ -462,6 +467,7 @@ async def test_log_that_sheds_is_given_time_and_one_that_always_sheds_is_not_wai
 # B-010: namespaces that are almost the configured one
 
 
+@pytest.mark.field("B-010")
 async def test_empty_namespace_with_siblings_is_warned_about_by_name(
     store: MemoryStore, source: ScriptedSource
 ) -> None:
@@ -483,6 +489,7 @@ async def test_empty_namespace_with_siblings_is_warned_about_by_name(
     await watching.stop()
 
 
+@pytest.mark.field("B-129")
 async def test_failing_look_for_siblings_does_not_disturb_the_watch(
     store: MemoryStore, source: ScriptedSource
 ) -> None:

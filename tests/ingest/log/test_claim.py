@@ -85,6 +85,7 @@ def test_an_owner_that_reads_a_later_claim_is_fenced_for_good() -> None:
     assert claim.on_tick(99_000_000) == []
 
 
+@pytest.mark.field("B-138")
 def test_an_owner_that_stood_still_asks_whether_it_still_is_the_owner() -> None:
     claim = owner()
     assert claim.on_tick(900_000) == []

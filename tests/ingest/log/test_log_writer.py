@@ -234,6 +234,7 @@ async def test_another_owner_ends_this_one() -> None:
     await other.close()
 
 
+@pytest.mark.field("B-138")
 async def test_an_owner_that_stood_still_goes_on_when_nobody_took_over() -> None:
     log = MemoryLog()
     clock = Clock()

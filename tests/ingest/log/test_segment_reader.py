@@ -144,6 +144,7 @@ def test_a_reader_from_before_the_owner_sees_what_it_writes(tmp_path: Path) -> N
     again.close()
 
 
+@pytest.mark.field("B-137")
 def test_after_a_jump_a_reader_goes_on_from_either_side_of_the_hole(tmp_path: Path) -> None:
     log = SegmentLog.open_owner(tmp_path, NO_ROOM_AHEAD)
     fill(log, [3])

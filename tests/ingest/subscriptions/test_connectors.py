@@ -97,6 +97,7 @@ async def test_a_numeric_address_is_dialled_without_the_resolver(listener: Liste
 
 
 @pytest.mark.req("LOAD-25")
+@pytest.mark.field("B-115")
 async def test_a_listener_on_a_forbidden_address_sees_nothing() -> None:
     forbidden, allowed = Listener(), Listener()
     first = await forbidden.serve("127.0.0.2")
@@ -117,6 +118,7 @@ async def test_a_listener_on_a_forbidden_address_sees_nothing() -> None:
 
 
 @pytest.mark.req("LOAD-24")
+@pytest.mark.field("B-115")
 async def test_a_name_that_changes_its_answer_is_never_dialled_at_the_second() -> None:
     """The first answer is allowed, every later one is not: what was checked is what is dialled."""
     forbidden, allowed = Listener(), Listener()

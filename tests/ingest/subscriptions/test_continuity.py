@@ -18,6 +18,7 @@ def covered(continuity: Continuity) -> list[tuple[int, int]]:
     return [(one.covers_from, one.sample.sequence) for one in continuity.drain()]
 
 
+@pytest.mark.field("B-072")
 def test_the_first_sample_of_a_connection_begins_a_run_wherever_it_stands() -> None:
     continuity = Continuity()
     continuity.fill(6)  # a refused frame before it: there is nothing yet to cover

@@ -41,6 +41,7 @@ def names() -> Iterator[HangingNames]:
 
 
 @pytest.mark.req("ZMTP-11")
+@pytest.mark.field("B-001")
 async def test_a_name_that_hangs_delays_no_other(names: HangingNames) -> None:
     resolver = Resolver(names)
     hung = [asyncio.ensure_future(resolver.addresses(f"hung-{n}")) for n in range(LOOKUPS_MAX - 1)]

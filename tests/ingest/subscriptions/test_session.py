@@ -217,6 +217,7 @@ async def test_answers_wait_in_the_bounded_machine_while_the_peer_does_not_read(
 
 
 @pytest.mark.req("ZMTP-04")
+@pytest.mark.field("B-072")
 async def test_hostile_floods_leave_memory_flat(listener: Listener) -> None:
     """Bodies without an end, giant lengths and bad frames, over a thousand connections."""
     tracemalloc.start()
@@ -245,6 +246,7 @@ async def test_hostile_floods_leave_memory_flat(listener: Listener) -> None:
     assert peak < 4 * 1024 * 1024
 
 
+@pytest.mark.field("B-073")
 async def test_a_flooding_publisher_is_drained_as_fast_as_it_writes() -> None:
     """It never waits for us, though nobody here asks for the messages (B-073)."""
     count = 20_000

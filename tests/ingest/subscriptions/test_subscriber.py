@@ -97,6 +97,7 @@ async def test_a_hole_in_the_numbers_stays_visible(connector: FakeConnector, hea
 
 
 @pytest.mark.req("STORE-14", "LOAD-13")
+@pytest.mark.field("B-068")
 async def test_a_refused_frame_fills_its_place_and_the_connection_stays(
     connector: FakeConnector, heard: Heard
 ) -> None:
@@ -120,6 +121,7 @@ async def test_samples_of_one_read_step_are_merged_into_the_newest_of_each_rank(
     assert [(fact.dp_rank, fact.kv_used_blocks) for fact in heard.samples] == [(0, 4), (1, 5)]
 
 
+@pytest.mark.field("B-071")
 async def test_a_flood_becomes_a_bounded_number_of_records(connector: FakeConnector, heard: Heard) -> None:
     async with running(connector, heard):
         for step in range(1000):  # a second of 100,000 samples
@@ -132,6 +134,7 @@ async def test_a_flood_becomes_a_bounded_number_of_records(connector: FakeConnec
     assert all(later[0] == earlier[1] + 1 for earlier, later in joined)
 
 
+@pytest.mark.field("B-071")
 async def test_a_flood_over_many_ranks_is_bounded_and_what_was_missed_is_a_gap(
     connector: FakeConnector, heard: Heard
 ) -> None:
@@ -148,6 +151,7 @@ async def test_a_flood_over_many_ranks_is_bounded_and_what_was_missed_is_a_gap(
     assert any(later[0] > earlier[1] + 1 for earlier, later in joined)
 
 
+@pytest.mark.field("B-070")
 async def test_a_burst_of_many_ranks_loses_nothing(connector: FakeConnector, heard: Heard) -> None:
     async with running(connector, heard):
         connector.peer.say(b"".join(message(rank, rank=rank) for rank in range(700)))
@@ -181,6 +185,7 @@ async def test_refused_frames_are_told_once_a_second_and_add_up(
 
 
 @pytest.mark.req("ZMTP-09", "LOAD-13")
+@pytest.mark.field("B-068")
 async def test_a_violation_is_counted_closes_and_is_followed_by_another_connection(
     connector: FakeConnector, heard: Heard
 ) -> None:
@@ -196,6 +201,7 @@ async def test_a_violation_is_counted_closes_and_is_followed_by_another_connecti
 
 
 @pytest.mark.req("STORE-13")
+@pytest.mark.field("B-072")
 async def test_each_connect_is_told_and_numbers_begin_anew(connector: FakeConnector, heard: Heard) -> None:
     async with running(connector, heard):
         connector.peer.say(message(900))
@@ -244,6 +250,7 @@ async def test_a_slow_handshake_within_its_time_counts(connector: FakeConnector,
 
 
 @pytest.mark.req("LOAD-22")
+@pytest.mark.field("B-069")
 async def test_waits_double_from_half_a_second_to_thirty_for_as_long_as_it_takes(
     connector: FakeConnector, heard: Heard
 ) -> None:
@@ -284,6 +291,7 @@ async def test_the_floor_returns_after_a_session_of_thirty_seconds_only(
     assert waits == [0.5, 1, 2, 0.5, 1]
 
 
+@pytest.mark.field("B-069")
 async def test_a_publisher_that_listens_late_is_found(connector: FakeConnector, heard: Heard) -> None:
     connector.outcomes = [ConnectFailed(Reason.DIAL_FAILED), ConnectFailed(Reason.DIAL_FAILED)]
     async with running(connector, heard) as subscriber:
@@ -291,6 +299,7 @@ async def test_a_publisher_that_listens_late_is_found(connector: FakeConnector, 
         assert subscriber.state is SubscriptionState.CONNECTED
 
 
+@pytest.mark.field("B-115")
 async def test_a_denied_address_is_told_and_counted(connector: FakeConnector, heard: Heard) -> None:
     connector.refuse(Reason.DENIED_ADDRESS)
     async with running(connector, heard) as subscriber:

@@ -103,6 +103,7 @@ async def test_other_topics_are_not_subscribed(connector: FakeConnector, heard: 
 
 
 @pytest.mark.req("LOAD-21")
+@pytest.mark.field("B-130")
 async def test_a_publisher_at_another_address_is_begun_anew_with_the_next_connection(
     connector: FakeConnector, heard: Heard
 ) -> None:
@@ -165,6 +166,7 @@ async def test_one_that_waited_and_left_is_ended(connector: FakeConnector, heard
 
 
 @pytest.mark.req("LOAD-21")
+@pytest.mark.field("B-001")
 async def test_tasks_that_do_not_end_hold_up_nobody(connector: FakeConnector, heard: Heard) -> None:
     """Fifty change at once, and every old task refuses to be cancelled."""
     stubborn = asyncio.Event()
@@ -264,6 +266,7 @@ async def test_a_publisher_that_comes_back_gets_a_connection_number_of_its_own(
         assert [fact.connection for fact in heard.changes] == [0, 1, 1, 1, 2]
 
 
+@pytest.mark.field("B-138")
 async def test_a_pause_of_this_process_cuts_everybody_before_a_byte_is_taken(
     connector: FakeConnector, heard: Heard
 ) -> None:

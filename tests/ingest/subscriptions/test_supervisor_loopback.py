@@ -99,6 +99,7 @@ def load_of(sequence: int, used: int, worker_id: int = 7, publisher_id: int = 5)
 
 
 @pytest.mark.req("TST-03", "ZMTP-12", "ZMTP-13")
+@pytest.mark.field("B-070")
 @pytest.mark.parametrize(
     "name", ["kv_metrics-1.4.2", "kv_metrics-1.5.0", "kv_metrics-1.6.1", "kv_metrics-1.4.2-dp2"]
 )
@@ -124,6 +125,7 @@ async def test_recorded_frames_through_libzmq_end_in_the_store(loop: Loop, name:
 
 
 @pytest.mark.req("TST-03", "STORE-14", "LOAD-19")
+@pytest.mark.field("B-066")
 async def test_a_gap_drops_what_was_held_and_a_repeat_changes_nothing(loop: Loop) -> None:
     async with fake.FakePublisher() as publisher:
         loop.add(7, 5, publisher.port)
@@ -141,6 +143,7 @@ async def test_a_gap_drops_what_was_held_and_a_repeat_changes_nothing(loop: Loop
 
 
 @pytest.mark.req("STORE-13")
+@pytest.mark.field("B-066")
 async def test_a_publisher_that_restarts_at_its_address_is_heard_again_from_nought(loop: Loop) -> None:
     async with fake.FakePublisher() as first:
         loop.add(7, 5, first.port)
@@ -163,6 +166,7 @@ async def test_a_publisher_that_restarts_at_its_address_is_heard_again_from_noug
 
 
 @pytest.mark.req("ZMTP-09")
+@pytest.mark.field("B-001")
 @pytest.mark.parametrize(
     "script",
     [
@@ -201,6 +205,7 @@ async def test_a_misbehaving_publisher_is_tried_again_and_its_neighbour_is_heard
 
 
 @pytest.mark.req("TST-03")
+@pytest.mark.field("B-146")
 async def test_a_departed_publisher_leaves_no_socket_task_or_sample(loop: Loop) -> None:
     def standing() -> tuple[int, int]:
         return len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))

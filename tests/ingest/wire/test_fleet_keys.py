@@ -108,6 +108,7 @@ def test_prefixes_of_a_namespace_with_a_dot_are_raw_for_two_and_encoded_for_two(
 
 
 @pytest.mark.req("ETCD-05")
+@pytest.mark.field("B-008")
 @pytest.mark.parametrize("keyspace", Keyspace)
 def test_keys_of_a_longer_namespace_lie_outside_a_prefix(keyspace: Keyspace) -> None:
     assert prefix_of(keyspace, "prod").endswith("/")

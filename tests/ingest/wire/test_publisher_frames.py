@@ -138,6 +138,7 @@ def test_a_sample_written_out_by_hand_is_read() -> None:
 
 
 @pytest.mark.req("LOAD-10")
+@pytest.mark.field("B-062")
 @pytest.mark.parametrize("outer", ["map", "array"])
 @pytest.mark.parametrize("inner", ["map", "array"])
 def test_maps_and_positional_arrays_say_the_same(outer: str, inner: str) -> None:
@@ -147,6 +148,7 @@ def test_maps_and_positional_arrays_say_the_same(outer: str, inner: str) -> None
 
 
 @pytest.mark.req("LOAD-11")
+@pytest.mark.field("B-062")
 @pytest.mark.parametrize(
     "extra", [1_795_969_684_138_000_000, None, "text", [1, [2]], {"a": {"b": 1.5}}, b"\xff"]
 )
@@ -164,6 +166,7 @@ def test_fields_may_come_in_any_order() -> None:
 
 
 @pytest.mark.req("LOAD-12")
+@pytest.mark.field("B-062")
 @pytest.mark.parametrize("name", ["active_decode_blocks", "active_prefill_tokens", "kv_used_blocks"])
 def test_load_value_may_be_absent_or_nil(name: str) -> None:
     values: dict[str, Any] = {name: None}
@@ -196,6 +199,7 @@ def test_rank_that_says_unset_is_malformed() -> None:
 
 
 @pytest.mark.req("LOAD-13")
+@pytest.mark.field("B-068")
 def test_fewer_frames_than_four_are_malformed_and_tell_the_sequence_when_they_have_it() -> None:
     frames = frames_of(envelope())
     for count in (0, 1, 2):

@@ -68,6 +68,7 @@ def test_end_does_not_take_the_charge_away() -> None:
 
 
 @pytest.mark.req("STORE-08")
+@pytest.mark.field("B-085")
 def test_unanswered_request_of_two_blocks_stalls_from_five_to_thirty_seconds() -> None:
     ledger = holding(a_line(1))
     assert not ledger.is_stalled(ONE, None, NOW + STALL_AGE_US - 1)
@@ -94,6 +95,7 @@ def test_end_lifts_the_stall(fault: Fault) -> None:
 
 
 @pytest.mark.req("DYN-15")
+@pytest.mark.field("B-029")
 def test_second_end_and_end_of_an_unknown_pick_change_nothing() -> None:
     ledger = holding(a_line(1))
     ledger.apply_end(a_record(an_end(b"\x00\x01", NOW + S)))
@@ -115,6 +117,7 @@ def test_running_counts_each_dispatch_once_until_its_end() -> None:
 
 
 @pytest.mark.req("DYN-14")
+@pytest.mark.field("B-005", "B-027")
 def test_fault_makes_all_workers_of_the_pick_suspect_and_an_ok_end_does_not_lift_it() -> None:
     ledger = holding(a_line(2))
     ledger.add(b"\x00\x01", (a_line(1, 2, phase=Phase.PREFILL), a_line(1, 1, pair_decode=True)))
@@ -127,6 +130,7 @@ def test_fault_makes_all_workers_of_the_pick_suspect_and_an_ok_end_does_not_lift
 
 
 @pytest.mark.req("DYN-14")
+@pytest.mark.field("B-027")
 def test_backpressure_makes_nobody_suspect() -> None:
     ledger = holding(a_line(1))
     ledger.apply_end(a_record(an_end(b"\x00\x01", NOW, fault=Fault.BACKPRESSURE)))
@@ -157,6 +161,7 @@ def test_lost_picks_charge_like_others_and_end_as_they_say() -> None:
 
 
 @pytest.mark.req("STORE-15")
+@pytest.mark.field("B-056")
 def test_departed_worker_takes_its_lines_and_suspicion_along() -> None:
     ledger = holding(a_line(2))
     ledger.add(b"\x00\x01", (a_line(1, 2, phase=Phase.PREFILL), a_line(1, 1)))
@@ -178,6 +183,7 @@ def test_ceiling_drops_the_oldest_dispatch_first() -> None:
     assert ledger.unanswered_blocks(RANK, None, NOW + 9) == 20
 
 
+@pytest.mark.field("B-030")
 def test_line_that_still_runs_is_kept_so_that_a_late_fault_finds_its_worker() -> None:
     ledger = holding(a_line(1))
     late = NOW + 90 * S
@@ -191,6 +197,7 @@ def test_line_that_still_runs_is_kept_so_that_a_late_fault_finds_its_worker() ->
     assert ledger.worker(*ONE) is None and ledger.digest == 0
 
 
+@pytest.mark.field("B-029", "B-030")
 def test_line_whose_end_never_comes_goes_after_a_day() -> None:
     ledger = holding(a_line(1))
     ledger.prune(NOW + ledger_module.OPEN_AGE_US_MAX - 1)

@@ -54,6 +54,7 @@ def test_fresh_answers_only_within_the_age_asked_for() -> None:
 
 
 @pytest.mark.req("LOAD-17")
+@pytest.mark.field("B-021")
 @pytest.mark.parametrize(("worker", "rank"), [(9, 0), (1, 1), (2, 0), (2, 6)])
 def test_sample_of_a_rank_that_no_live_worker_declares_is_an_identity_mismatch(
     worker: int, rank: int
@@ -97,6 +98,7 @@ def test_sequence_at_or_below_the_held_one_is_a_duplicate(sequence: int) -> None
 
 
 @pytest.mark.req("LOAD-20")
+@pytest.mark.field("B-025")
 def test_sample_of_another_publisher_replaces_whatever_its_sequence() -> None:
     store = LoadStore()
     put(store, a_sample(1, 500, blocks=3))
@@ -107,6 +109,7 @@ def test_sample_of_another_publisher_replaces_whatever_its_sequence() -> None:
     assert store.sample(NAMESPACE, 1, 0) == held, "the old publisher holds nothing any more"
 
 
+@pytest.mark.field("B-025")
 def test_two_publishers_that_take_turns_on_one_worker_are_named_once() -> None:
     store = LoadStore()
     said: list[StatusNotice] = []
@@ -133,6 +136,7 @@ def test_restarted_publisher_is_no_conflict() -> None:
 
 
 @pytest.mark.req("STORE-14")
+@pytest.mark.field("B-066")
 def test_gap_drops_all_samples_of_that_publisher_and_then_applies() -> None:
     store = LoadStore()
     put(store, a_sample(2, 1, rank=4, blocks=3))
@@ -157,6 +161,7 @@ def test_sequences_that_a_sample_covers_are_no_gap() -> None:
 
 
 @pytest.mark.req("STORE-13")
+@pytest.mark.field("B-072")
 def test_connect_drops_the_publishers_samples_but_not_when_its_worker_was_heard() -> None:
     store = LoadStore()
     put(store, a_sample(2, 5, rank=4, blocks=3))

@@ -48,6 +48,7 @@ def test_a_hex_id_and_a_number_join() -> None:
     assert only(script).has_card
 
 
+@pytest.mark.field("B-017")
 @pytest.mark.parametrize("first", ["endpoint", "card"])
 def test_the_order_of_card_and_endpoint_does_not_matter(first: str) -> None:
     script = Script()
@@ -58,6 +59,7 @@ def test_the_order_of_card_and_endpoint_does_not_matter(first: str) -> None:
 
 
 @pytest.mark.req("RED-01")
+@pytest.mark.field("B-008")
 def test_cards_of_another_component_endpoint_or_id_do_not_join() -> None:
     script = Script()
     script.put(INST, instance_key(7), endpoint(7))
@@ -80,6 +82,7 @@ def test_a_legacy_card_joins_by_id_and_a_scoped_one_wins() -> None:
 
 
 @pytest.mark.req("RED-04")
+@pytest.mark.field("B-024")
 def test_an_adapters_card_never_joins_and_defines_no_capacity() -> None:
     script = Script()
     script.put(INST, instance_key(7), endpoint(7))
@@ -132,6 +135,7 @@ def test_without_a_card_the_component_decides() -> None:
 
 @pytest.mark.parametrize("said", ["decode", "aggregated", "encode"])
 @pytest.mark.req("RED-06")
+@pytest.mark.field("B-014", "B-130")
 def test_a_worker_whose_component_and_card_disagree_is_set_apart_with_both_roles_named(said: str) -> None:
     script = Script()
     script.worker(7, "prefill", worker_type=said)
@@ -181,6 +185,7 @@ def test_adapters_claimed_twice_leave_the_base_card_alone() -> None:
 
 
 @pytest.mark.req("DUP-04", "LOAD-07")
+@pytest.mark.field("B-070")
 def test_a_publisher_claimed_twice_is_no_publisher_until_one_is_left() -> None:
     script = Script()
     script.publisher(9)
@@ -216,6 +221,7 @@ def test_a_source_claimed_twice_binds_nothing() -> None:
 
 
 @pytest.mark.req("RED-15", "RED-16")
+@pytest.mark.field("B-011")
 def test_one_id_in_two_namespaces_is_two_workers_whatever_the_values_claim() -> None:
     script = Script()
     for namespace in ("prod", "canary"):
@@ -234,6 +240,7 @@ def test_the_id_of_the_value_is_the_worker_and_the_disagreement_is_counted() -> 
 
 
 @pytest.mark.req("RED-22")
+@pytest.mark.field("B-020")
 def test_two_halves_of_a_data_parallel_group_own_their_own_ranks() -> None:
     """B-020: ranks of an instance are those its own card declares, whatever its siblings say."""
     script = Script()
@@ -243,6 +250,7 @@ def test_two_halves_of_a_data_parallel_group_own_their_own_ranks() -> None:
     assert not script.fleet.is_live(NS, 1, 8) and not script.fleet.is_live(NS, 2, 7)
 
 
+@pytest.mark.field("B-003", "B-017")
 def test_a_worker_without_a_card_serves_no_model_until_the_card_comes() -> None:
     """B-003, B-017: it is visible, and routable only when record and card are both known."""
     script = Script()

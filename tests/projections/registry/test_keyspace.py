@@ -64,6 +64,7 @@ def test_the_digest_does_not_depend_on_the_order_of_puts() -> None:
 
 
 @pytest.mark.req("EVS-15")
+@pytest.mark.field("B-127")
 def test_a_put_that_comes_again_has_no_effect() -> None:
     keys = Keyspaces()
     fact = put(INST, "k", endpoint(1), revision=7)

@@ -130,6 +130,7 @@ def test_deletes_are_counted() -> None:
     assert told(script) == [("delete", "debug")]
 
 
+@pytest.mark.field("B-018")
 def test_instances_of_which_none_becomes_a_worker_are_worth_a_warning() -> None:
     """B-018: announced and nothing joined is told with both counts; an empty fleet is not."""
     script = Script()

@@ -84,6 +84,7 @@ def test_capacities_are_read_and_zero_means_unknown() -> None:
 
 @pytest.mark.parametrize("size", [0, -16, "x", 1.5, True, [16], 1 << 40])
 @pytest.mark.req("RED-12")
+@pytest.mark.field("B-023")
 def test_a_block_size_that_cannot_be_used_reads_as_absent_and_is_named(size: object) -> None:
     odd = typed(card(1, kv_cache_block_size=size))
     assert odd.block_size is None
@@ -106,6 +107,7 @@ def test_a_block_size_that_cannot_be_used_reads_as_absent_and_is_named(size: obj
     ],
 )
 @pytest.mark.req("RED-22")
+@pytest.mark.field("B-021")
 def test_ranks_of_a_card(
     runtime: dict[str, Any], expected: tuple[int, int, bool], faults: tuple[str, ...]
 ) -> None:

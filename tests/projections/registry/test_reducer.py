@@ -38,6 +38,7 @@ def test_the_generation_grows_with_each_record_that_changes_the_fleet_and_no_oth
 
 
 @pytest.mark.req("RED-19", "ETCD-13")
+@pytest.mark.field("B-006", "B-127")
 def test_a_resync_that_finds_the_same_keys_changes_nothing() -> None:
     script = Script()
     script.pass_began()
@@ -86,6 +87,7 @@ def test_first_seen_is_forgotten_with_the_last_record_and_survives_a_conflict() 
 
 
 @pytest.mark.req("LOAD-26", "STORE-15")
+@pytest.mark.field("B-004", "B-056")
 def test_who_leaves_takes_samples_along_in_the_same_record() -> None:
     script = Script()
     for n in (7, 8):
@@ -115,6 +117,7 @@ def test_dropping_a_namespace_leaves_the_others_routable() -> None:
     assert len([n for n in script.notices if isinstance(n, FleetPublished)]) == 1
 
 
+@pytest.mark.field("B-013", "B-022")
 def test_a_worker_that_swaps_its_engine_is_described_by_its_newest_card() -> None:
     """Put before delete and delete before put end alike (B-013)."""
     ends = []
@@ -134,6 +137,7 @@ def test_a_worker_that_swaps_its_engine_is_described_by_its_newest_card() -> Non
     assert ends[0] == ends[1] == [(2, "tiny", 64)]
 
 
+@pytest.mark.field("B-131")
 def test_ranks_follow_the_newest_card() -> None:
     """Ranks that no longer exist take no traffic and no samples (B-131)."""
     script = Script()
@@ -146,6 +150,7 @@ def test_ranks_follow_the_newest_card() -> None:
     assert list(script.fleet.workers[WorkerKey(NS, 7)].ranks()) == [0]
 
 
+@pytest.mark.field("B-012", "B-014")
 def test_one_worker_with_an_odd_card_leaves_its_model_up() -> None:
     """B-012, B-014: candidates by the model of each worker's own card, the odd one apart."""
     script = Script()
@@ -157,6 +162,7 @@ def test_one_worker_with_an_odd_card_leaves_its_model_up() -> None:
     assert [w.key.instance_id for w in script.fleet.workers_of("b")] == [3]
 
 
+@pytest.mark.field("B-146")
 def test_churn_of_adapters_and_workers_leaves_nothing_behind() -> None:
     """B-146: held state returns to where it was; only the generation has moved."""
     script = Script()

@@ -40,6 +40,7 @@ async def test_request_that_the_peer_never_read_whole_is_known_unsent() -> None:
         assert lost.value.unsent
 
 
+@pytest.mark.field("B-103")
 async def test_request_that_was_handed_over_is_not_known_unsent() -> None:
     async def closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

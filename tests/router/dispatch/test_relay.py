@@ -155,6 +155,7 @@ async def test_slow_client_is_not_taken_for_a_silent_backend() -> None:
         assert (await task).end is RelayEnd.WHOLE
 
 
+@pytest.mark.field("B-108")
 @pytest.mark.parametrize("slow", [False, True])
 async def test_client_that_has_gone_ends_the_relay(slow: bool) -> None:
     sink = _Sink()
@@ -185,6 +186,7 @@ async def slow_client(port: int) -> socket.socket:
     return sock
 
 
+@pytest.mark.field("B-108")
 async def test_slow_client_holds_the_frontend_back_and_memory_stays_flat() -> None:
     frontend = FakeFrontend(aggregated={31: 1})
     frontend.events, frontend.event_bytes = 20, MIB

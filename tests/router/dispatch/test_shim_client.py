@@ -95,6 +95,7 @@ async def test_connection_is_kept_and_used_again() -> None:
         table.replicas["dynamo-0"].upstream.retire()
 
 
+@pytest.mark.field("B-103")
 async def test_kept_connection_that_died_costs_a_fresh_one_and_no_retry() -> None:
     frontend = FakeFrontend(aggregated={31: 1})
     async with running(frontend):
@@ -128,6 +129,7 @@ async def test_retries_stay_within_their_budget(retries_max: int, served: bool) 
         table.replicas["dynamo-2"].upstream.retire()
 
 
+@pytest.mark.field("B-087")
 async def test_a_retry_sends_the_very_same_request() -> None:
     dead, alive = FakeFrontend(), FakeFrontend(aggregated={31: 1})
     headers = ((b"X-Session", b"s-1"), (b"x-tenant-id", b"t"), (b"traceparent", b"00-1"))
@@ -167,6 +169,7 @@ async def test_only_failures_of_the_connection_count_for_the_breaker() -> None:
 
 
 @pytest.mark.req("DYN-15")
+@pytest.mark.field("B-032", "B-108")
 @pytest.mark.parametrize(
     "misbehaviour",
     [Misbehaviour.NEVER_ANSWERS, Misbehaviour.STALLS_MID_STREAM, Misbehaviour.CLOSES_AFTER_HEAD],

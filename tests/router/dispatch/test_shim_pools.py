@@ -94,6 +94,7 @@ def test_of_several_replicas_the_nearest_to_being_usable_names_the_cause() -> No
     assert pools.eligibility(("blue",), ANYBODY, "m", NOW).namespaces == ("blue",)
 
 
+@pytest.mark.field("B-033")
 def test_least_busy_replica_takes_the_request_and_equal_ones_take_turns() -> None:
     pools = table(settings("a", "b", "c", pools={"blue": ("a", "b", "c")}))
     a, b, c = (pools.replicas[name] for name in "abc")
@@ -108,6 +109,7 @@ def test_least_busy_replica_takes_the_request_and_equal_ones_take_turns() -> Non
 
 
 @pytest.mark.req("DYN-15")
+@pytest.mark.field("B-029")
 @given(st.lists(st.integers(0, 5), max_size=40))
 def test_permits_given_back_in_any_order_and_often_end_at_none(steps: list[int]) -> None:
     replica = Replica(BackendSettings("a", "http://127.0.0.1:1"), Breaker(BreakerSettings()), False)
@@ -135,6 +137,7 @@ def test_a_trial_of_the_breaker_is_given_back_with_its_permit() -> None:
 
 
 @pytest.mark.req("SHIM-17")
+@pytest.mark.field("B-016")
 def test_unusable_model_becomes_usable_when_a_probe_lists_it() -> None:
     replica = Replica(BackendSettings("a", "http://127.0.0.1:1"), Breaker(BreakerSettings()), False)
     asked: list[int] = []
@@ -148,6 +151,7 @@ def test_unusable_model_becomes_usable_when_a_probe_lists_it() -> None:
     assert replica.obstacle(ANYBODY, "m", NOW) is None
 
 
+@pytest.mark.field("B-016")
 def test_frontend_that_lacks_a_model_is_named_once_until_it_lists_it() -> None:
     replica = Replica(BackendSettings("a", "http://127.0.0.1:1"), Breaker(BreakerSettings()), False)
     with capture_logs() as told:

@@ -58,6 +58,7 @@ async def test_kept_connection_that_the_peer_closed_is_not_taken() -> None:
         assert upstream.idle == 0
 
 
+@pytest.mark.field("B-103")
 async def test_end_of_stream_that_the_loop_has_not_seen_yet_is_seen_on_the_socket() -> None:
     """The loop lags behind: the peer's close is in the socket, not yet in a callback (B-103)."""
     ours, theirs = socket.socketpair()

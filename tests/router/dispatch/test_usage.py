@@ -56,6 +56,7 @@ def test_no_bytes_make_it_raise(data: bytes) -> None:
     assert all(value is None or value >= 0 for value in found)
 
 
+@pytest.mark.field("B-099")
 @given(sizes=st.lists(st.integers(1, 5000), max_size=30), final=st.integers(1, len(stream(CACHED))))
 def test_tail_stays_small_and_holds_the_end_in_any_cut(sizes: list[int], final: int) -> None:
     tail = Tail()

@@ -21,6 +21,7 @@ def read(document: Any, *, discloses: bool = False, metadata_upload: bool = Fals
     return read_body(data, discloses=discloses, metadata_upload=metadata_upload)
 
 
+@pytest.mark.field("B-112")
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -74,6 +75,7 @@ def test_refusal_names_no_text_of_the_body() -> None:
     assert "line 1" in refused.value.message
 
 
+@pytest.mark.field("B-110")
 @pytest.mark.parametrize(
     "body",
     [
@@ -195,6 +197,7 @@ MEMBERS = st.sampled_from(
 
 
 @pytest.mark.req("SHIM-12", "SHIM-15")
+@pytest.mark.field("B-090")
 @given(nvext=st.dictionaries(MEMBERS, VALUES | st.just(["worker_id", "query_instance_id:1"])), other=VALUES)
 def test_nothing_that_steers_gets_through_and_nothing_else_is_lost(nvext: dict[str, Any], other: Any) -> None:
     document = {"model": "m", "nvext": nvext, "other": other}
@@ -211,6 +214,7 @@ def test_nothing_that_steers_gets_through_and_nothing_else_is_lost(nvext: dict[s
     assert left.get("cache_salt") == nvext.get("cache_salt")
 
 
+@pytest.mark.field("B-112")
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for body in (data, b'{"model":"m","nvext":' + data + b"}"):

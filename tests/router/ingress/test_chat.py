@@ -41,6 +41,7 @@ def code_of(body: bytes) -> str:
 
 
 @pytest.mark.req("SHIM-02", "SHIM-06", "SHIM-08", "SHIM-16", "SHIM-26")
+@pytest.mark.field("B-102")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ROUTES)
 async def test_chat_is_pinned_to_the_picked_pair_and_answered(stream: bool, path: str) -> None:
@@ -79,6 +80,7 @@ async def test_aggregated_worker_is_pinned_alone() -> None:
 
 
 @pytest.mark.req("SHIM-09")
+@pytest.mark.field("B-089")
 async def test_declared_rank_zero_is_sent() -> None:
     frontend = FakeFrontend(aggregated={31: 1})
     fleet = fleet_of(worker(31, Role.AGGREGATED, declared=True))
@@ -88,6 +90,7 @@ async def test_declared_rank_zero_is_sent() -> None:
 
 
 @pytest.mark.req("SHIM-10", "SHIM-11")
+@pytest.mark.field("B-090", "B-100", "B-102")
 @pytest.mark.parametrize("pinning", [True, False])
 @pytest.mark.parametrize("path", ROUTES)
 async def test_clients_pins_reach_no_upstream_on_any_route_and_configuration(
@@ -152,6 +155,7 @@ async def test_who_served_is_told_only_to_those_who_ask(asks: bool) -> None:
         assert frontend.chats[0].header("x-backend") is None
 
 
+@pytest.mark.field("B-101")
 async def test_backends_key_is_sent_and_the_callers_never_is() -> None:
     frontend = pair_frontend()
     settings = pair_settings(frontend, keys=(KeySettings("k", "client-key"),), keys_required=True)
@@ -168,6 +172,7 @@ async def test_backends_key_is_sent_and_the_callers_never_is() -> None:
         assert b"client-key" not in str(seen.headers).encode()
 
 
+@pytest.mark.field("B-101")
 async def test_empty_key_of_a_backend_sends_no_header() -> None:
     frontend = pair_frontend()
     settings = pair_settings(frontend)
@@ -212,6 +217,7 @@ STATUSES = [
 
 
 @pytest.mark.req("SHIM-20", "SHIM-22", "SHIM-23", "SHIM-24", "MET-11")
+@pytest.mark.field("B-091", "B-097")
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("case", STATUSES, ids=lambda case: f"{case[0]}-{case[5]}")
@@ -240,6 +246,7 @@ async def test_each_answer_of_a_frontend(case: Any, stream: bool, fallback: bool
 
 
 @pytest.mark.req("SHIM-24")
+@pytest.mark.field("B-097")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [400, 401, 413, 422])
 async def test_other_refusals_of_the_request_are_relayed(status: int, stream: bool) -> None:
@@ -270,6 +277,7 @@ async def test_bare_400_counts_as_a_lost_worker_only_if_the_worker_left() -> Non
 
 
 @pytest.mark.req("SHIM-21", "SHIM-29")
+@pytest.mark.field("B-091")
 @pytest.mark.parametrize(
     ("version", "status", "code"),
     [
@@ -305,6 +313,7 @@ async def test_retry_after_of_a_frontend_is_passed_on() -> None:
 
 
 @pytest.mark.req("SHIM-17", "SHIM-18")
+@pytest.mark.field("B-086", "B-087")
 async def test_dead_replica_costs_a_retry_with_the_same_pins() -> None:
     dead, alive = pair_frontend(), pair_frontend()
     fleet = fleet_of(
@@ -326,6 +335,7 @@ async def test_dead_replica_costs_a_retry_with_the_same_pins() -> None:
 
 
 @pytest.mark.req("SHIM-17")
+@pytest.mark.field("B-016")
 async def test_replica_that_lacks_the_model_is_left_for_another() -> None:
     without, good = pair_frontend(models=()), pair_frontend()
     async with running(without, good), rig(PAIR, pair_settings(without, good)) as router:
@@ -391,6 +401,7 @@ async def test_without_worker_or_frontend_an_ordinary_backend_serves() -> None:
         assert router.log.ends == []
 
 
+@pytest.mark.field("B-003", "B-144")
 async def test_unknown_model_no_worker_and_no_frontend_are_told_apart() -> None:
     frontend = pair_frontend()
     async with running(frontend), rig(PAIR, pair_settings(frontend)) as router:
@@ -409,6 +420,7 @@ async def test_unknown_model_no_worker_and_no_frontend_are_told_apart() -> None:
         assert (answer.status, code_of(body)) == (503, "no_shim")
 
 
+@pytest.mark.field("B-144")
 async def test_a_frontend_that_pushes_back_reads_busy_once_every_worker_has_stalled() -> None:
     frontend = FakeFrontend(aggregated={31: 1})
     long = [{"role": "user", "content": "x" * 400}]  # requests of one block never stall
@@ -539,6 +551,7 @@ async def leave(router: Rig, frontend: FakeFrontend, path: str, *, stream: bool,
 
 
 @pytest.mark.req("SHIM-27", "STORE-11", "DYN-15")
+@pytest.mark.field("B-092", "B-093", "B-094")
 @pytest.mark.parametrize("path", ROUTES)
 @pytest.mark.parametrize(("stream", "after_bytes"), [(False, 0), (True, 0), (True, 400)])
 async def test_client_that_leaves_closes_the_upstream_within_a_second(
@@ -565,6 +578,7 @@ async def test_client_that_leaves_closes_the_upstream_within_a_second(
 
 
 @pytest.mark.req("DYN-18", "SHIM-19", "DYN-19")
+@pytest.mark.field("B-097", "B-098")
 @pytest.mark.parametrize("misbehaviour", [Misbehaviour.CLOSES_MID_STREAM, Misbehaviour.CLOSES_MID_EVENT])
 async def test_stream_that_breaks_ends_with_an_error_event_and_is_not_sent_again(
     misbehaviour: Misbehaviour,
@@ -600,6 +614,7 @@ async def test_stream_that_breaks_ends_with_an_error_event_and_is_not_sent_again
     ],
 )
 @pytest.mark.req("DYN-14", "SHIM-24")
+@pytest.mark.field("B-005", "B-086", "B-104")
 async def test_connection_lost_before_any_byte_is_not_resent_and_makes_the_workers_suspect(
     misbehaviour: Misbehaviour, stream: bool
 ) -> None:
@@ -616,6 +631,7 @@ async def test_connection_lost_before_any_byte_is_not_resent_and_makes_the_worke
 
 
 @pytest.mark.req("DYN-15")
+@pytest.mark.field("B-032")
 @pytest.mark.parametrize("drops", [False, True])
 async def test_a_hundred_failures_leave_no_count_and_no_load_behind(drops: bool) -> None:
     frontend = pair_frontend()
@@ -638,6 +654,7 @@ async def test_a_hundred_failures_leave_no_count_and_no_load_behind(drops: bool)
 
 
 @pytest.mark.req("DYN-17")
+@pytest.mark.field("B-104", "B-106")
 async def test_silent_frontend_is_given_up_by_the_inner_deadline() -> None:
     frontend, plain = pair_frontend(), FakeFrontend(plain=True)
     frontend.misbehaviour = Misbehaviour.NEVER_ANSWERS
@@ -668,6 +685,7 @@ async def test_stream_that_stalls_is_ended_by_its_deadline(deadlines: DeadlineSe
         assert (await router.ended()).status == EndStatus.EXPIRED
 
 
+@pytest.mark.field("B-099")
 async def test_stream_of_single_bytes_arrives_byte_for_byte() -> None:
     frontend = pair_frontend()
     frontend.misbehaviour = Misbehaviour.BYTE_BY_BYTE
@@ -677,6 +695,7 @@ async def test_stream_of_single_bytes_arrives_byte_for_byte() -> None:
         assert (await router.ended()).prompt_tokens == 39
 
 
+@pytest.mark.field("B-100")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_compressed_answers_go_through_untouched(stream: bool) -> None:
     frontend = pair_frontend()
@@ -703,6 +722,7 @@ async def test_answer_that_ends_with_its_connection_is_whole() -> None:
         assert (answer.status, body) == (200, b"{}")
 
 
+@pytest.mark.field("B-106")
 async def test_rubbish_routing_does_not_wait_for_a_slow_neighbour() -> None:
     """One frontend that accepts and never answers holds up its own requests only."""
     silent, good = FakeFrontend(aggregated={31: 1}), FakeFrontend(aggregated={32: 1}, models=("other",))

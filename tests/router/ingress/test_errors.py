@@ -57,6 +57,7 @@ def test_refusal_may_say_more_than_its_row() -> None:
 
 
 @pytest.mark.req("DYN-18")
+@pytest.mark.field("B-098")
 def test_error_event_ends_a_stream() -> None:
     event = error_event(ErrorCode.UPSTREAM_FAILED).decode()
     first, second, rest = event.split("\n\n")

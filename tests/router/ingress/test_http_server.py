@@ -113,6 +113,7 @@ AMBIGUOUS = {
 }
 
 
+@pytest.mark.field("B-114")
 @pytest.mark.parametrize("name", AMBIGUOUS)
 async def test_requests_that_could_be_read_in_two_ways_are_refused_and_closed(name: str) -> None:
     async with front() as (router, frontend):
@@ -125,6 +126,7 @@ async def test_requests_that_could_be_read_in_two_ways_are_refused_and_closed(na
         assert (await raw(router, GOOD)).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.field("B-100", "B-114")
 async def test_two_requests_on_one_connection_are_two_upstream_with_framing_of_our_own() -> None:
     async with front() as (router, frontend):
         chunked = head(b"Transfer-Encoding: chunked", b"connection: keep-alive") + CHUNKED
@@ -141,12 +143,14 @@ async def test_two_requests_on_one_connection_are_two_upstream_with_framing_of_o
             assert seen.header("transfer-encoding") is None
 
 
+@pytest.mark.field("B-114")
 def test_compiled_parser_is_there_and_its_absence_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not warn_without_compiled_parser()
     monkeypatch.setattr(http_parser, "HttpRequestParser", http_parser.HttpRequestParserPy)
     assert warn_without_compiled_parser()
 
 
+@pytest.mark.field("B-109")
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_body_above_the_limit_is_refused_before_or_while_reading(chunked: bool) -> None:
     async with front(body_bytes_max=1000) as (router, frontend):
@@ -178,6 +182,7 @@ async def test_client_that_waits_to_be_told_is_told_unless_its_body_is_refused(p
         assert answer.startswith(b"HTTP/1.1 400")
 
 
+@pytest.mark.field("B-109")
 @pytest.mark.parametrize("size", [6_300, 1_000_000])
 async def test_large_bodies_go_through_byte_for_byte(size: int) -> None:
     data = b'{"model":"tiny-chat","messages":[{"role":"user","content":"' + b"x" * size + b'"}]}'
@@ -270,6 +275,7 @@ async def test_oversized_heads_are_refused(where: str) -> None:
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "headers_too_large"
 
 
+@pytest.mark.field("B-111")
 @pytest.mark.parametrize(
     ("method", "path", "status", "code", "allow"),
     [
@@ -294,6 +300,7 @@ async def test_unknown_routes_and_methods(
         assert answer.headers["Server"] == "picklog"
 
 
+@pytest.mark.field("B-111")
 async def test_bodyless_requests_are_answered() -> None:
     async with front() as (router, _):
         for method in ("GET", "HEAD"):
@@ -364,6 +371,7 @@ async def test_handlers_of_the_composition_root_and_admin_are_mounted() -> None:
             assert "ZeroDivision" not in text
 
 
+@pytest.mark.field("B-107")
 async def test_health_answers_while_hundreds_of_streams_run() -> None:
     async with front() as (router, frontend):
         frontend.events, frontend.event_delay_s = 200, 0.5

@@ -69,6 +69,7 @@ async def test_frontend_that_lacks_a_model_takes_it_off_the_list() -> None:
     assert "pair" not in listed(service)
 
 
+@pytest.mark.field("B-144")
 @pytest.mark.parametrize(
     ("model", "eligible", "code"),
     [
@@ -87,6 +88,7 @@ async def test_reasons_are_told_apart(model: str, eligible: tuple[str, ...], cod
     assert why_not_served(service, service.frontage, service.log.settings(), model, eligible) is code
 
 
+@pytest.mark.field("B-003")
 async def test_model_that_the_fleet_has_served_reads_no_worker_when_all_are_gone() -> None:
     service = made()
     assert service.has_seen("pair")
@@ -100,6 +102,7 @@ async def test_model_that_the_fleet_has_served_reads_no_worker_when_all_are_gone
     assert why_not_served(off, off.frontage, off.log.settings(), "pair", ()) is ErrorCode.MODEL_NOT_FOUND
 
 
+@pytest.mark.field("B-003")
 @pytest.mark.parametrize("by_probe", [False, True])
 async def test_model_of_a_frontend_is_known_before_any_worker_was_seen(by_probe: bool) -> None:
     service = made()

@@ -63,6 +63,7 @@ def test_headers_that_connection_names_stay_behind() -> None:
     assert forwarded_headers(headers) == []
 
 
+@pytest.mark.field("B-101")
 @pytest.mark.parametrize(
     "name", [b"Authorization", b"authorization", b"X-API-Key", b"api-key", b"Cookie", b"Proxy-Authorization"]
 )
@@ -96,6 +97,7 @@ def test_answers_lose_what_a_frontend_should_not_say() -> None:
     assert answer_headers(headers) == kept
 
 
+@pytest.mark.field("B-090")
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=10))))
 def test_no_list_of_headers_lets_a_pin_through(headers: list[tuple[bytes, bytes]]) -> None:
     for name, _ in forwarded_headers([*headers, (b"X-Dynamo-Dp-Rank", b"1")]):

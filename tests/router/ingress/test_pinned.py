@@ -44,6 +44,7 @@ async def test_pick_is_numbered_queued_and_charged_in_one_step() -> None:
     assert len(log.overlay) == 2
 
 
+@pytest.mark.field("B-074")
 async def test_burst_within_one_round_trip_does_not_go_to_one_worker() -> None:
     _, log, counts = made(1_000, 31, 32)
     service = RouterService(log, pick, SETTINGS, counts)

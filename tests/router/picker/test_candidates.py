@@ -60,6 +60,7 @@ def test_rules_hold_per_namespace() -> None:
 
 
 @pytest.mark.req("PICK-12")
+@pytest.mark.field("B-012")
 def test_only_routed_roles_of_the_served_model_are_candidates() -> None:
     workers = [
         a_worker(1, A),
@@ -72,6 +73,7 @@ def test_only_routed_roles_of_the_served_model_are_candidates() -> None:
 
 
 @pytest.mark.req("PICK-13")
+@pytest.mark.field("B-011")
 def test_namespace_must_be_in_question_and_settings_and_held() -> None:
     workers = [a_worker(1, A), a_worker(2, A, "other"), a_worker(3, A, "unnamed")]
     assert [pool[0] for pool in pools(*workers, namespaces=("other", "unnamed", "absent"))] == ["other"]

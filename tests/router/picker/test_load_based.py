@@ -77,6 +77,7 @@ def test_prefill_cost(tokens: int, batch: int, cost: float) -> None:
 
 
 @pytest.mark.req("PICK-02")
+@pytest.mark.field("B-022")
 @pytest.mark.parametrize(
     ("blocks", "prompt", "size", "total", "cost"),
     [
@@ -105,6 +106,7 @@ def test_blocks_in_use_stand_in_for_active_blocks() -> None:
 
 
 @pytest.mark.req("PICK-05")
+@pytest.mark.field("B-020", "B-021")
 def test_each_declared_rank_is_a_candidate_with_its_own_load() -> None:
     fleet = a_fleet(a_worker(1, dp_size=2, dp_start_rank=8, dp_declared=True))
     outcome = asked(a_view(fleet, sampled(fleet, (1, 500, None), rank=8)))
@@ -114,6 +116,7 @@ def test_each_declared_rank_is_a_candidate_with_its_own_load() -> None:
 
 
 @pytest.mark.req("PICK-06", "PICK-08")
+@pytest.mark.field("B-023")
 @pytest.mark.parametrize(
     "missing", [{"total_kv_blocks": None}, {"block_size": None}, {"total_kv_blocks": 0}, {"block_size": 0}]
 )
@@ -157,6 +160,7 @@ def test_fresh_sample_without_the_field_has_no_cost_beside_one_that_has_it() -> 
 
 
 @pytest.mark.req("PICK-08")
+@pytest.mark.field("B-033", "B-080")
 def test_lowest_cost_wins_and_the_margin_is_told() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2), a_worker(3))
     outcome = asked(a_view(fleet, sampled(fleet, (1, 500, None), (2, 250, None), (3, 750, None))))
@@ -169,6 +173,7 @@ def test_lowest_cost_wins_and_the_margin_is_told() -> None:
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-081")
 def test_equal_workers_take_turns_and_each_model_has_its_own() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3)))
     view = a_view(fleet, sampled(fleet, (1, 5, None), (2, 5, None), (3, 5, None)))
@@ -182,6 +187,7 @@ def test_equal_workers_take_turns_and_each_model_has_its_own() -> None:
 
 
 @pytest.mark.req("PICK-10", "STORE-05")
+@pytest.mark.field("B-034")
 def test_without_any_fresh_sample_all_candidates_take_turns() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2), a_worker(3, total_kv_blocks=None))
     view = a_view(fleet, sampled(fleet, (1, 500, None), age=4 * S))
@@ -211,6 +217,7 @@ def test_staleness_is_that_of_the_settings() -> None:
 
 
 @pytest.mark.req("STORE-03")
+@pytest.mark.field("B-027")
 @pytest.mark.parametrize("said", [[], [(1, 0, None)]])
 def test_quiet_worker_competes_as_idle(said: list[tuple[int, int | None, int | None]]) -> None:
     fleet = a_fleet(a_worker(1), a_worker(2))
@@ -243,6 +250,7 @@ def dispatched(fleet: Fleet, worker: int, at: int, number: int = 1, ledger: Ledg
 
 
 @pytest.mark.req("STORE-08")
+@pytest.mark.field("B-085")
 def test_stalled_worker_is_not_chosen_while_another_has_a_cost() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2))
     view = a_view(fleet, sampled(fleet, (2, 999, None)), dispatched(fleet, 1, NOW - 5 * S))
@@ -260,6 +268,7 @@ def test_stalls_do_not_count_in_a_silent_fleet() -> None:
 
 
 @pytest.mark.req("DYN-14")
+@pytest.mark.field("B-005")
 def test_suspect_worker_is_left_out_unless_all_are() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2))
     load = sampled(fleet, (1, 5, None), (2, 900, None), age=2 * S)
@@ -298,6 +307,7 @@ def test_suspect_worker_is_left_out_of_a_rotation_too() -> None:
 
 
 @pytest.mark.req("STORE-06")
+@pytest.mark.field("B-077", "B-083")
 def test_burst_between_two_samples_spreads() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in range(1, 6)))
     view = a_view(fleet, sampled(fleet, *((place, 100, None) for place in range(1, 6))), overlay=Overlay())
@@ -313,6 +323,7 @@ def test_burst_between_two_samples_spreads() -> None:
 
 
 @pytest.mark.req("STORE-06")
+@pytest.mark.field("B-083")
 def test_prefill_burst_spreads_by_prompt_tokens() -> None:
     fleet = a_fleet(a_worker(1, P), a_worker(2, P), a_worker(3, D))
     view = a_view(fleet, sampled(fleet, (1, None, 0), (2, None, 480)), overlay=Overlay())
@@ -326,6 +337,7 @@ def test_prefill_burst_spreads_by_prompt_tokens() -> None:
 
 
 @pytest.mark.req("PICK-08")
+@pytest.mark.field("B-031")
 def test_workers_with_little_room_get_nothing_while_another_has_more() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
     view = a_view(fleet, sampled(fleet, (1, 950, None), (2, 930, None), (3, 100, None), (4, 910, None)))
@@ -339,6 +351,7 @@ def test_workers_with_little_room_get_nothing_while_another_has_more() -> None:
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-028", "B-081")
 def test_workers_that_always_report_nought_share_requests_that_follow_each_other() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
     load, overlay, rotation, turns = LoadStore(), Overlay(), 0, []
@@ -355,6 +368,7 @@ def test_workers_that_always_report_nought_share_requests_that_follow_each_other
 
 
 @pytest.mark.req("STORE-06")
+@pytest.mark.field("B-028")
 def test_burst_to_workers_that_report_nought_is_shared_by_what_was_sent() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
     view = a_view(fleet, sampled(fleet, *((place, 0, None) for place in (1, 2, 3, 4))))
@@ -368,6 +382,7 @@ def test_burst_to_workers_that_report_nought_is_shared_by_what_was_sent() -> Non
 
 
 @pytest.mark.req("PICK-02")
+@pytest.mark.field("B-084")
 def test_prompt_shorter_than_a_block_is_paired_by_load_like_any_other() -> None:
     fleet = a_fleet(a_worker(1, P), a_worker(2, P), a_worker(3, D), a_worker(4, D))
     load = sampled(fleet, (1, None, 900), (2, None, 100), (3, 50, None), (4, 900, None))
@@ -377,6 +392,7 @@ def test_prompt_shorter_than_a_block_is_paired_by_load_like_any_other() -> None:
 
 
 @pytest.mark.req("STORE-07")
+@pytest.mark.field("B-085")
 def test_mute_worker_fills_only_to_its_peers_load() -> None:
     fleet = a_fleet(a_worker(1), a_worker(2), a_worker(3))
     view = a_view(fleet, sampled(fleet, (2, 50, None), (3, 50, None)), overlay=Overlay())

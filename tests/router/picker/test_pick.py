@@ -132,6 +132,7 @@ def worlds() -> st.SearchStrategy[World]:
 
 
 @pytest.mark.req("MNS-03", "MIX-01", "MIX-02", "PICK-12", "PICK-13")
+@pytest.mark.field("B-011")
 @given(worlds())
 def test_pairs_stay_in_one_namespace_and_never_hold_an_aggregated_worker(world: World) -> None:
     for question, outcome in zip(world.questions, world.outcomes, strict=True):
@@ -172,6 +173,7 @@ def test_silent_stalled_and_suspect_lose_to_any_cost(world: World) -> None:
 
 
 @pytest.mark.req("PICK-14")
+@pytest.mark.field("B-079")
 @given(worlds())
 def test_same_arguments_give_the_same_bytes(world: World) -> None:
     question = world.questions[-1]
@@ -262,6 +264,7 @@ def test_winner_and_runner_up_come_first_and_those_without_a_cost_last() -> None
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-079")
 @pytest.mark.parametrize("count", [12, 60])
 def test_equal_winner_late_in_the_order_stands_first_in_the_rows(count: int) -> None:
     fleet = a_fleet(*(a_worker(place, Role.AGGREGATED) for place in range(1, count + 1)))
@@ -274,6 +277,7 @@ def test_equal_winner_late_in_the_order_stands_first_in_the_rows(count: int) -> 
     assert (outcome.decode.reason, outcome.decode.margin) == (PickReason.LOAD, 0.0)
 
 
+@pytest.mark.field("B-147")
 def test_record_of_a_pick_does_not_grow_with_the_fleet() -> None:
     sizes = []
     for count in (PICK_ROWS_MAX, 100 * PICK_ROWS_MAX):
@@ -287,6 +291,7 @@ def test_record_of_a_pick_does_not_grow_with_the_fleet() -> None:
 
 
 @pytest.mark.req("PICK-09", "PICK-10")
+@pytest.mark.field("B-034", "B-077")
 @pytest.mark.parametrize("sampled", [False, True])
 def test_everybody_gets_the_same_share_of_whole_rounds(sampled: bool) -> None:
     fleet = a_fleet(*(a_worker(place, Role.AGGREGATED) for place in range(1, 8)))

@@ -27,6 +27,7 @@ def test_first_of_the_equals_at_or_after_the_rotation(
 
 
 @pytest.mark.req("PICK-09")
+@pytest.mark.field("B-078")
 @given(st.integers(1, 12), st.integers(1, 5), st.integers(0, 100))
 def test_everybody_has_the_same_number_of_turns(count: int, rounds: int, rotation: int) -> None:
     turns = [0] * count
@@ -43,6 +44,7 @@ def turn_of(members: list[str], rotation: int, turns: dict[str, int]) -> int:
     return after(turn)
 
 
+@pytest.mark.field("B-078")
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 20), st.data())
 def test_join_in_mid_round_shifts_turns_by_one_at_most(
     count: int, before: int, later: int, data: st.DataObject
