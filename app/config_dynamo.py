@@ -303,7 +303,8 @@ class DynamoSettings(Section):
 
     enabled: bool = Field(default=False, description="true starts discovery (with the extra of its source).")
     picker: Name = Field(
-        default="load_based", description="Name of the picking rule; load_based in this release."
+        default="load_based",
+        description="Name of the picking rule: load_based, or round_robin, which looks at no load.",
     )
     discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Where the fleet is found.")
     load: LoadSettings = Field(default=LoadSettings(), description="Load samples.")

@@ -27,7 +27,7 @@ from projections.bounds import RECORD_BYTES_MAX
 
 Rule = Callable[[Config], Iterable[Finding]]
 
-PICKER_NAMES = frozenset({"load_based"})
+PICKER_NAMES = frozenset({"load_based", "round_robin"})
 HORIZON_MIN = Duration(24 * 3600 * 1_000_000)
 SETTINGS_BYTES_MAX = RECORD_BYTES_MAX * 3 // 4
 """Masked settings travel in one record of the log beside its other fields."""

@@ -1,39 +1,36 @@
-"""Fold a log to the as-of of each recorded pick, with the overlay that the replica saw.
+"""Walk a log pick by pick: each with the state and the overlay that it was made on.
 
-A pick is written after the state that it was made on: its record stands at some offset
-and names an earlier one as its as-of. So two cursors walk the log. A skim finds, by kind
-alone, where picks stand and which offsets are condemned. Then the fold goes from as-of
-to as-of in order while a scout, a little ahead, holds the facts of picks and ends that
-the fold has not reached: the overlay of a pick is built from them (decision 28).
+A scout reads ahead and a fold follows it from as-of to as-of, so a log of any length is
+read once and in constant memory. Late picks, whose as-of lies further back than the scout
+looks, are asked at the end on folds of their own; so is a single pick at a known offset.
 
-Memory is 16 bytes a pick for the order of asking, plus the scout's distance, which is
-about a second of picks on a healthy log.
+A long log can be walked in parts by several processes, cut at checkpoints: each part asks
+the picks that were made on its own stretch of states, of which the newest stand a little
+behind its end. Every pick is asked by exactly one part, and the totals are those of one
+walk.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from projections.checkpoint import fold_from_checkpoint
-from projections.events.codec import RecordRefused, decode_record, peek_kind
-from projections.events.control import RecordCondemned
-from projections.events.envelope import NOTHING, Record
 from projections.events.held import SettingsHeld
-from projections.events.kinds import Kind
-from projections.events.picks import DispatchEnded, LostPick, PickMade, PicksLost, own_number
-from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader
-from projections.fold import Fold, FoldStopped
-from projections.notices import Notice
-from projections.view import Overlay, View
+from projections.events.picks import PickMade
+from projections.events.ports import CheckpointStore, LogReader
+from projections.view import View
+from replay.condemned import condemned_of
+from replay.fold_cursor import FoldCursor, cursor_at, usable_checkpoints
+from replay.log_walk import Progress, kind_byte, record_at, records_of
+from replay.own_facts import OWN_KINDS, OwnFacts
+from replay.scout import Ask, Scout
 
-READ_BYTES = 1 << 20
-_OWN_KINDS = frozenset((Kind.PICK_MADE, Kind.DISPATCH_ENDED, Kind.PICKS_LOST))
+__all__ = ["Asked", "Part", "Replay", "Unverifiable", "records_of"]
 
-OwnFact = PickMade | DispatchEnded | LostPick
+OVERLAP_RECORDS = 50_000  # a part looks this far behind its end for picks on its own states
+LATE_PICKS_MAX = 10_000
+NEARER_RECORDS = 20_000  # a checkpoint this much nearer is worth its loading
 
 
 class Unverifiable(Enum):
@@ -44,10 +41,15 @@ class Unverifiable(Enum):
     OVERLAY = "records of the same replica before it are missing"
     SETTINGS = "the settings version that it names is unknown"
     FOLD_STOPPED = "the fold stops before its as-of"
+    LAG = "it was recorded too long after its as-of, as very many others were"
 
 
 class Asked(NamedTuple):
-    """A recorded pick with all that is needed to ask it again, or the reason why not."""
+    """A recorded pick with all that is needed to ask it again, or the reason why not.
+
+    The view is valid until the next pick is taken. version: release of the process that made
+    it, "" where the log does not say.
+    """
 
     offset: int
     fact: PickMade
@@ -55,129 +57,38 @@ class Asked(NamedTuple):
     settings: SettingsHeld | None
     flags: tuple[int, ...]
     unverifiable: Unverifiable | None
+    version: str = ""
 
 
-class Skim(NamedTuple):
-    """Where picks stand in a range of a log."""
+class Part(NamedTuple):
+    """A stretch of a log: records in [start, stop).
 
-    as_ofs: array[int]
-    offsets: array[int]
-    condemned: frozenset[int]
-    records: int
+    floor: offset of the checkpoint that it begins behind, below: of the one that the part
+    before begins behind; None in the first. has_next: whether another part follows.
+    """
 
+    start: int
+    stop: int
+    floor: int | None = None
+    below: int | None = None
+    has_next: bool = False
 
-def records_of(reader: LogReader, start: int, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """(offset, record bytes) from `start` up to `stop` or the committed end at call time."""
-    end = reader.end_offset() if stop is None else min(stop, reader.end_offset())
-    position = start
-    while position < end:
-        batches = reader.read(position, READ_BYTES)
-        if not batches:
-            return
-        for batch in batches:
-            offset = batch.first_offset
-            for data in batch.records:
-                if offset >= end:
-                    return
-                if offset >= position:
-                    yield offset, data
-                offset += 1
-            position = offset
-
-
-def skim(
-    reader: LogReader, start: int, stop: int | None, on_progress: Callable[[int], None] | None = None
-) -> Skim:
-    """Find picks in [start, stop) by kind; condemned offsets also beyond it, since they point back."""
-    end = reader.end_offset()
-    last = end if stop is None else min(stop, end)
-    pairs: list[tuple[int, int]] = []
-    condemned: set[int] = set()
-    count = 0
-    for offset, data in records_of(reader, start, end):
-        count += 1
-        kind = peek_kind(data)
-        if kind == Kind.PICK_MADE and offset < last:
-            fact = _fact_at(offset, data)
-            if isinstance(fact, PickMade):
-                pairs.append((fact.as_of, offset))
-        elif kind == Kind.RECORD_CONDEMNED:
-            fact = _fact_at(offset, data)
-            if isinstance(fact, RecordCondemned):
-                condemned.add(fact.offset)
-        if on_progress is not None and count % 8192 == 0:
-            on_progress(offset)
-    pairs.sort()
-    return Skim(
-        array("q", (a for a, _ in pairs)), array("q", (o for _, o in pairs)), frozenset(condemned), count
-    )
-
-
-def _fact_at(offset: int, data: bytes) -> object:
-    try:
-        return decode_record(offset, data).fact
-    except RecordRefused:
-        return None
-
-
-class _Scout:
-    """Reads ahead of the fold and keeps the picks and ends that it has not reached."""
-
-    def __init__(self, reader: LogReader, start: int) -> None:
-        self._records = records_of(reader, start)
-        self._picks: dict[int, PickMade] = {}
-        self._own: dict[bytes, deque[tuple[int, int, OwnFact]]] = {}
-
-    def pick_at(self, offset: int) -> PickMade:
-        """The pick at `offset`; reads on until it is found."""
-        while offset not in self._picks:
-            at, data = next(self._records)
-            if peek_kind(data) in _OWN_KINDS:
-                self._hold(decode_record(at, data))
-        return self._picks.pop(offset)
-
-    def _hold(self, record: Record) -> None:
-        fact = record.fact
-        if isinstance(fact, PickMade):
-            self._picks[record.offset] = fact
-            self._line(fact.replica).append((own_number(fact), record.offset, fact))
-        elif isinstance(fact, DispatchEnded):
-            self._line(fact.replica).append((own_number(fact), record.offset, fact))
-        elif isinstance(fact, PicksLost):
-            for lost in fact.lines:
-                self._line(fact.replica).append((own_number(lost), record.offset, lost))
-
-    def _line(self, replica: bytes) -> deque[tuple[int, int, OwnFact]]:
-        return self._own.setdefault(replica, deque())
-
-    def overlay(self, pick: PickMade, folded_seq: int) -> Overlay | None:
-        """Own facts up to the pick's own_seq beyond its as-of; None when one is missing."""
-        line = self._line(pick.replica)
-        while line and line[0][1] <= pick.as_of:
-            line.popleft()
-        overlay = Overlay()
-        numbers = set(range(folded_seq + 1, pick.own_seq + 1))
-        seen: set[int] = set()
-        for number, offset, fact in sorted(line, key=lambda entry: entry[:2]):
-            if not folded_seq < number <= pick.own_seq or offset <= pick.as_of or number in seen:
-                continue  # later, or held by the fold, which a copy that arrived twice does not undo
-            seen.add(number)
-            numbers.discard(number)
-            if isinstance(fact, LostPick):
-                overlay.add_lost(pick.replica, fact, pick.own_seq)
-                if fact.ended_seq is not None and fact.ended_seq <= pick.own_seq:
-                    numbers.discard(fact.ended_seq)
-            elif isinstance(fact, PickMade):
-                overlay.add_pick(fact)
-            else:
-                overlay.add_end(fact)
-        return None if numbers else overlay
+    def ask(self, offset: int, as_of: int) -> Ask:
+        """Who asks a pick that stands at `offset`. The parts of a log agree on it."""
+        if offset >= self.stop:
+            mine = as_of < self.stop - 1 and as_of >= (-1 if self.floor is None else self.floor)
+            return Ask.HERE if mine else Ask.ELSEWHERE
+        if self.floor is None or as_of >= self.floor:
+            return Ask.HERE
+        near = offset < self.start + OVERLAP_RECORDS
+        return Ask.ELSEWHERE if near and (self.below is None or as_of >= self.below) else Ask.APART
 
 
 class Replay:
-    """Walks one range of a log pick by pick.
+    """Walks one part of a log pick by pick.
 
-    start, stop: offsets; picks whose record stands in [start, stop) are asked.
+    start, stop: offsets; picks whose record stands in [start, stop) are asked. condemned:
+    offsets that the whole log condemns; looked up where they are not given.
     Raises what the reader raises (OffsetGone, LogCorrupt).
     """
 
@@ -187,75 +98,118 @@ class Replay:
         checkpoints: CheckpointStore | None,
         start: int | None = None,
         stop: int | None = None,
+        *,
+        condemned: frozenset[int] | None = None,
+        part: Part | None = None,
     ) -> None:
+        first, end = reader.first_offset(), reader.end_offset()
+        if part is None:
+            part = Part(first if start is None else max(start, first), end if stop is None else stop)
         self._reader = reader
         self._checkpoints = checkpoints
-        self._start = reader.first_offset() if start is None else max(start, reader.first_offset())
-        self._stop = stop
-        self.skimmed: Skim | None = None
-        self.notices: list[Notice] = []
+        self._part = part._replace(start=max(part.start, first), stop=min(part.stop, end))
+        self._end = min(end, part.stop + OVERLAP_RECORDS) if part.has_next else self._part.stop
+        if condemned is None:
+            condemned = condemned_of(reader, checkpoints, self._part.start)
+        self.condemned = condemned
+        part = self._part
+        self.scout = Scout(reader, part.start, part.stop, max(part.start, self._end), part.ask)
+        self.cursor: FoldCursor | None = None
 
-    def asked(self, on_progress: Callable[[int], None] | None = None) -> Iterator[Asked]:
-        """Each pick of the range in order of its as-of, ready to be asked again."""
-        found = self.skimmed = skim(self._reader, self._start, self._stop, on_progress)
-        if not found.offsets:
-            return
-        fold, base = self._base(found.as_ofs[0], found.condemned)
-        scout = _Scout(
-            self._reader, max(min(found.as_ofs[0] + 1, found.offsets[0]), self._reader.first_offset())
-        )
-        cursor = records_of(self._reader, max(base + 1, self._reader.first_offset()))
-        waiting: tuple[int, bytes] | None = None
-        stopped = False
-        for as_of, offset in zip(found.as_ofs, found.offsets, strict=True):
-            while not stopped and fold.mark.offset < as_of:
-                waiting = waiting or next(cursor, None)
-                if waiting is None or waiting[0] > as_of:
-                    break
-                try:
-                    fold.apply(waiting[0], waiting[1], self.notices)
-                except FoldStopped:
-                    stopped = True
-                self.notices.clear()
-                waiting = None
-            yield self._ask(fold, scout, offset, base, stopped)
-            if on_progress is not None:
-                on_progress(offset)
+    @property
+    def records(self) -> int:
+        """Records of the range that were read."""
+        return self.scout.records
 
-    def _ask(self, fold: Fold, scout: _Scout, offset: int, base: int, stopped: bool) -> Asked:
-        fact = scout.pick_at(offset)
-        replica = fold.state.status.replica(fact.replica)
-        flags = replica.flags if replica is not None else ()
-        reason: Unverifiable | None = None
-        if fact.suspect:
-            reason = Unverifiable.SUSPECT
-        elif fact.as_of < base:
-            reason = Unverifiable.TOO_OLD
-        elif stopped:
-            reason = Unverifiable.FOLD_STOPPED
-        if reason is not None:
-            return Asked(offset, fact, None, None, flags, reason)
-        settings = fold.settings(fact.config_version)
-        if settings is None:
-            return Asked(offset, fact, None, None, flags, Unverifiable.SETTINGS)
-        overlay = scout.overlay(fact, replica.own_seq if replica is not None else 0)
-        if overlay is None:
-            return Asked(offset, fact, None, settings, flags, Unverifiable.OVERLAY)
-        return Asked(offset, fact, fold.view(overlay), settings, flags, None)
+    def asked(self, on_progress: Progress | None = None) -> Iterator[Asked]:
+        """Each pick of the range in order of its as-of, ready to be asked again; late ones last."""
+        scout = self.scout
+        first = scout.begin()
+        if first is not None:
+            cursor = self.cursor = cursor_at(self._reader, self._checkpoints, first, self.condemned)
+            scout.take_back(cursor)
+            while (found := scout.next_pick(cursor)) is not None:
+                yield ready(cursor, scout.own, *found)
+                if on_progress is not None:
+                    on_progress(cursor.fold.mark.offset)
+        yield from self._late(sorted(scout.late))
 
-    def _base(self, as_of: int, condemned: frozenset[int]) -> tuple[Fold, int]:
-        """A fold at or before `as_of`: from the newest usable checkpoint, else from the log's beginning."""
-        for info in reversed(self._usable(as_of)):
-            assert self._checkpoints is not None
-            try:
-                return fold_from_checkpoint(self._checkpoints.read(info), condemned=condemned), info.offset
-            except LogCorrupt:
-                continue  # an older one will do; what is wrong is `picklog log verify`'s to say
-        first = self._reader.first_offset()
-        return Fold(condemned=condemned), NOTHING.offset if first == 0 else first - 1
+    def at(self, offset: int, pick: PickMade) -> Asked:
+        """The pick that stands at `offset`, alone."""
+        return next(self._late([(pick.as_of, offset)]))
 
-    def _usable(self, as_of: int) -> list[CheckpointInfo]:
-        if self._checkpoints is None:
-            return []
-        first = self._reader.first_offset()
-        return [info for info in self._checkpoints.list() if first - 1 <= info.offset <= as_of]
+    def _late(self, late: list[tuple[int, int]]) -> Iterator[Asked]:
+        cursor: FoldCursor | None = None
+        for place, (as_of, offset) in enumerate(late):
+            own = OwnFacts()
+            fact = _pick_at(self._reader, offset)
+            if place >= LATE_PICKS_MAX:
+                yield Asked(offset, fact, None, None, (), Unverifiable.LAG)
+                continue
+            if cursor is None or self._has_nearer(cursor, as_of):
+                cursor = cursor_at(self._reader, self._checkpoints, as_of, self.condemned)
+            self.cursor = self.cursor or cursor
+            cursor.walk(self._reader, as_of)
+            for at, data in records_of(self._reader, max(as_of + 1, self._reader.first_offset()), offset):
+                if kind_byte(data) in OWN_KINDS:
+                    record = record_at(at, data)
+                    if record is not None and getattr(record.fact, "replica", None) == fact.replica:
+                        own.hold(at, record.fact)
+            yield ready(cursor, own, offset, fact)
+
+    def _has_nearer(self, cursor: FoldCursor, as_of: int) -> bool:
+        nearest = usable_checkpoints(self._reader, self._checkpoints, as_of)
+        return bool(nearest) and nearest[-1].offset > cursor.fold.mark.offset + NEARER_RECORDS
+
+
+def parts_of(
+    reader: LogReader, checkpoints: CheckpointStore, start: int, stop: int, count: int
+) -> list[Part]:
+    """The range in at most `count` parts of about one length, cut at checkpoints."""
+    start, stop = max(start, reader.first_offset()), min(stop, reader.end_offset())
+    places = [info.offset for info in usable_checkpoints(reader, checkpoints, stop - 2)]
+    places = [offset for offset in places if start + OVERLAP_RECORDS <= offset < stop - OVERLAP_RECORDS]
+    cuts: list[int] = []
+    for number in range(1, count):
+        wanted = start + (stop - start) * number // count
+        nearest = min(places, key=lambda offset: abs(offset - wanted), default=None)
+        if nearest is not None and (not cuts or nearest > cuts[-1] + OVERLAP_RECORDS):
+            cuts.append(nearest)
+    parts: list[Part] = []
+    for place, begin in enumerate((None, *cuts)):
+        below = None if place < 2 else cuts[place - 2]
+        first = start if begin is None else begin + 1
+        last = cuts[place] + 1 if place < len(cuts) else stop
+        parts.append(Part(first, last, begin, below, place < len(cuts)))
+    return parts
+
+
+def ready(cursor: FoldCursor, own: OwnFacts, offset: int, fact: PickMade) -> Asked:
+    """A pick whose as-of the cursor stands at."""
+    fold = cursor.fold
+    replica = fold.state.status.replica(fact.replica)
+    flags, version = (replica.flags, replica.version) if replica is not None else ((), "")
+    reason: Unverifiable | None = None
+    if fact.suspect:
+        reason = Unverifiable.SUSPECT
+    elif fact.as_of < cursor.base:
+        reason = Unverifiable.TOO_OLD
+    elif cursor.stopped is not None:
+        reason = Unverifiable.FOLD_STOPPED
+    if reason is not None:
+        return Asked(offset, fact, None, None, flags, reason, version)
+    settings = fold.settings(fact.config_version)
+    if settings is None:
+        return Asked(offset, fact, None, None, flags, Unverifiable.SETTINGS, version)
+    overlay = own.overlay(fact, replica.own_seq if replica is not None else 0)
+    if overlay is None:
+        return Asked(offset, fact, None, settings, flags, Unverifiable.OVERLAY, version)
+    return Asked(offset, fact, fold.view(overlay), settings, flags, None, version)
+
+
+def _pick_at(reader: LogReader, offset: int) -> PickMade:
+    for at, data in records_of(reader, offset, offset + 1):
+        record = record_at(at, data)
+        if record is not None and isinstance(record.fact, PickMade):
+            return record.fact
+    raise LookupError(f"no pick at offset {offset}")

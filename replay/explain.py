@@ -25,7 +25,8 @@ from projections.events.picks import (
     PickReason,
 )
 from projections.events.ports import CheckpointStore, LogReader
-from replay.engine import Asked, Replay, records_of
+from replay.engine import Asked, Replay
+from replay.log_walk import records_of
 from replay.verify import compare
 from router.picker.pick import candidate_table
 from router.picker.rows import CandidateRow, unpack_rows
@@ -89,8 +90,8 @@ def explain(
 
     Raises PickNotFound and what the reader raises.
     """
-    offset, _ = find_pick(reader, name)
-    asked = next(iter(Replay(reader, checkpoints, offset, offset + 1).asked()))
+    offset, fact = find_pick(reader, name)
+    asked = Replay(reader, checkpoints, offset, offset + 1).at(offset, fact)
     return document(asked, _end_of(reader, asked), to_time)
 
 

@@ -8,15 +8,25 @@ reason; never counted as a difference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from projections.events.codec import encode_value
 from projections.events.picks import Outcome, PickMade
-from projections.events.ports import CheckpointStore, LogReader
-from replay.engine import Asked, Replay, Unverifiable
+from projections.events.ports import CheckpointStore, LogCorrupt, LogReader
+from replay.agreement import TickBreak
+from replay.chains import Chains
+from replay.engine import Asked, Part, Replay, Unverifiable
+from replay.log_walk import Progress
 from router.picker.pick import pick
 from router.picker.rows import CandidateRow, unpack_rows
+
+
+class Tables(NamedTuple):
+    """The best candidate rows of both phases, as an outcome keeps them; the winner first."""
+
+    prefill: tuple[CandidateRow, ...] = ()
+    decode: tuple[CandidateRow, ...] = ()
 
 
 class Difference(NamedTuple):
@@ -27,12 +37,19 @@ class Difference(NamedTuple):
     field: str
     recorded: str
     repeated: str
-    recorded_rows: tuple[CandidateRow, ...]
-    repeated_rows: tuple[CandidateRow, ...]
+    recorded_rows: Tables
+    repeated_rows: Tables
+    version: str
 
 
 class Report(NamedTuple):
-    """What `picklog replay verify` prints."""
+    """What `picklog replay verify` prints, of one part of a log or of all.
+
+    records: read. by_version: release that made picks -> (picks, different ones), "" where
+    the log does not say. chains: own numbers and rotations. breaks: ticks that do not agree,
+    ticks: how many do. refused: records that are none of ours, and the offset of the first.
+    damage: where reading had to end, None where it did not.
+    """
 
     picks: int
     equal: int
@@ -41,6 +58,13 @@ class Report(NamedTuple):
     reasons: dict[Unverifiable, int]
     records: int
     first_difference: Difference | None
+    by_version: dict[str, tuple[int, int]]
+    chains: Chains
+    ticks: int
+    breaks: tuple[TickBreak, ...]
+    refused: int
+    first_refused: int | None
+    damage: str | None
 
 
 def repeat(asked: Asked) -> Outcome:
@@ -59,7 +83,7 @@ def compare(asked: Asked) -> Difference | None:
         repeated = repeat(asked)
     except Exception as problem:  # any failure of a picker is a finding, and the walk goes on
         return _difference(
-            asked, "outcome", encode_value(recorded).hex(), f"{type(problem).__name__}: {problem}", ()
+            asked, "outcome", encode_value(recorded).hex(), f"{type(problem).__name__}: {problem}", Tables()
         )
     if encode_value(repeated) == encode_value(recorded):
         return None
@@ -72,41 +96,106 @@ def verify(
     checkpoints: CheckpointStore | None,
     start: int | None = None,
     stop: int | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress | None = None,
+    *,
+    condemned: frozenset[int] | None = None,
+    part: Part | None = None,
 ) -> Report:
-    """Repeat every pick of [start, stop). Raises what the reader raises."""
-    replay = Replay(reader, checkpoints, start, stop)
+    """Repeat every pick of [start, stop), or of a part.
+
+    Raises OffsetGone as the reader does. Where the log does not check, the report says what
+    was found up to there.
+    """
     equal = different = 0
     reasons: Counter[Unverifiable] = Counter()
+    versions: dict[str, tuple[int, int]] = {}
     first: Difference | None = None
-    for asked in replay.asked(on_progress):
-        if asked.unverifiable is not None:
-            reasons[asked.unverifiable] += 1
-            continue
-        found = compare(asked)
-        if found is None:
-            equal += 1
-        else:
-            different += 1
-            first = first if first is not None and first.offset < found.offset else found
-    unverifiable = reasons.total()
-    records = replay.skimmed.records if replay.skimmed is not None else 0
+    damage: str | None = None
+    replay: Replay | None = None
+    try:
+        replay = Replay(reader, checkpoints, start, stop, condemned=condemned, part=part)
+        for asked in replay.asked(on_progress):
+            if asked.unverifiable is not None:
+                reasons[asked.unverifiable] += 1
+                continue
+            found = compare(asked)
+            made, differing = versions.get(asked.version, (0, 0))
+            versions[asked.version] = (made + 1, differing + (found is not None))
+            if found is None:
+                equal += 1
+            else:
+                different += 1
+                first = first if first is not None and first.offset < found.offset else found
+    except LogCorrupt as problem:
+        damage = str(problem)
+    cursor = replay.cursor if replay is not None else None
     return Report(
-        equal + different + unverifiable, equal, different, unverifiable, dict(reasons), records, first
+        picks=equal + different + reasons.total(),
+        equal=equal,
+        different=different,
+        unverifiable=reasons.total(),
+        reasons=dict(reasons),
+        records=replay.records if replay is not None else 0,
+        first_difference=first,
+        by_version=versions,
+        chains=replay.scout.chains if replay is not None else Chains(),
+        ticks=cursor.agreement.agreed if cursor is not None else 0,
+        breaks=tuple(cursor.agreement.breaks) if cursor is not None else (),
+        refused=cursor.refused if cursor is not None else 0,
+        first_refused=cursor.first_refused if cursor is not None else None,
+        damage=damage,
     )
 
 
-def _difference(
-    asked: Asked, field: str, recorded: str, repeated: str, repeated_rows: tuple[CandidateRow, ...]
-) -> Difference:
+def joined(parts: Sequence[Report]) -> Report:
+    """The report of a range that was verified in parts, in the order of the log."""
+    total = parts[0]
+    for part in parts[1:]:
+        total.chains.join(part.chains)
+        versions = {
+            name: (
+                total.by_version.get(name, (0, 0))[0] + part.by_version.get(name, (0, 0))[0],
+                total.by_version.get(name, (0, 0))[1] + part.by_version.get(name, (0, 0))[1],
+            )
+            for name in sorted({*total.by_version, *part.by_version})
+        }
+        firsts = [r.first_difference for r in (total, part) if r.first_difference is not None]
+        known = {found.kind for found in total.breaks}
+        total = Report(
+            picks=total.picks + part.picks,
+            equal=total.equal + part.equal,
+            different=total.different + part.different,
+            unverifiable=total.unverifiable + part.unverifiable,
+            reasons=dict(Counter(total.reasons) + Counter(part.reasons)),
+            records=total.records + part.records,
+            first_difference=min(firsts, key=lambda found: found.offset, default=None),
+            by_version=versions,
+            chains=total.chains,
+            ticks=total.ticks + part.ticks,
+            breaks=total.breaks + tuple(found for found in part.breaks if found.kind not in known),
+            refused=total.refused + part.refused,
+            first_refused=total.first_refused if total.first_refused is not None else part.first_refused,
+            damage=total.damage or part.damage,
+        )
+    return total
+
+
+def _difference(asked: Asked, field: str, recorded: str, repeated: str, repeated_rows: Tables) -> Difference:
     fact: PickMade = asked.fact
     return Difference(
-        asked.offset, fact.pick_id.hex(), field, recorded, repeated, _rows(fact.outcome), repeated_rows
+        asked.offset,
+        fact.pick_id.hex(),
+        field,
+        recorded,
+        repeated,
+        _rows(fact.outcome),
+        repeated_rows,
+        asked.version,
     )
 
 
-def _rows(outcome: Outcome) -> tuple[CandidateRow, ...]:
-    return (*unpack_rows(outcome.prefill.rows), *unpack_rows(outcome.decode.rows))
+def _rows(outcome: Outcome) -> Tables:
+    return Tables(tuple(unpack_rows(outcome.prefill.rows)), tuple(unpack_rows(outcome.decode.rows)))
 
 
 def _first_field(path: str, recorded: Any, repeated: Any) -> tuple[str, str, str]:

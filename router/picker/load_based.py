@@ -38,10 +38,13 @@ _NONE, _SUSPECT = ExcludedReason.NONE, ExcludedReason.SUSPECT
 _ZERO = (0, 0)
 
 
-def decide(view: View, question: Question, settings: PickSettings, flags: tuple[int, ...]) -> Decision:
+def decide(
+    view: View, question: Question, settings: PickSettings, flags: tuple[int, ...], compare: bool = True
+) -> Decision:
     """Choose a decode rank and, beside a decode worker with a prefill pool, a prefill rank.
 
     flags: numbered behaviours of the replica that asked; this release has none.
+    compare: False lets all take turns, as if no cost were defined.
     """
     pools = pools_of(view.fleet, question, settings)
     if not pools:
@@ -50,7 +53,7 @@ def decide(view: View, question: Question, settings: PickSettings, flags: tuple[
             unchosen(PickReason.NO_CANDIDATE, question.rotation_decode),
         )
     competing = [worker for pool in pools for worker in pool.decode]
-    decode = _phase(view, Phase.DECODE, competing, question, settings, question.rotation_decode)
+    decode = _phase(view, Phase.DECODE, competing, question, settings, question.rotation_decode, compare)
     assert decode.winner is not None  # there are candidates, so one of them wins
     winner = decode.workers[decode.winner]
     pool = next(pool for pool in pools if pool.namespace == winner.key.namespace)
@@ -58,7 +61,7 @@ def decide(view: View, question: Question, settings: PickSettings, flags: tuple[
     paired = partners(pool, winner)
     if not paired:
         return Decision(unchosen(PickReason.NO_PREFILL_POOL, rotation), decode)
-    return Decision(_phase(view, Phase.PREFILL, paired, question, settings, rotation), decode)
+    return Decision(_phase(view, Phase.PREFILL, paired, question, settings, rotation, compare), decode)
 
 
 def rotation_prefill(question: Question, namespace: str) -> int:
@@ -76,13 +79,14 @@ def _phase(
     question: Question,
     settings: PickSettings,
     rotation: int,
+    compare: bool,
 ) -> PhaseDecision:
     """Rows of all ranks of `workers`, which is not empty, and who wins."""
     readings = view.read(workers, question.asked_at, settings.ledger)
     suspects = [reading for reading in readings if reading[1]]
     left_out = 0 < len(suspects) < len(readings)
     rows, owners, any_fresh = _rows(phase, readings, left_out, question, settings.max_staleness_us)
-    costs = [row[3] for row in rows if row[3] is not None] if any_fresh else []
+    costs = [row[3] for row in rows if row[3] is not None] if any_fresh and compare else []
     if costs:
         lowest = min(costs)
         equals = [place for place, row in enumerate(rows) if row[3] == lowest]

@@ -15,14 +15,14 @@ from projections.bounds import PICK_ROWS_MAX
 from projections.events.control import PickSettings
 from projections.events.picks import Chosen, Outcome, Phase, PhaseOutcome, Question
 from projections.view import View
-from router.picker import load_based
+from router.picker import load_based, round_robin
 from router.picker.decision import Decision, PhaseDecision
 from router.picker.load_based import blocks_of
 from router.picker.rows import CandidateRow, pack_rows
 
 Rule = Callable[[View, Question, PickSettings, tuple[int, ...]], Decision]
 
-PICKERS: dict[str, Rule] = {"load_based": load_based.decide}
+PICKERS: dict[str, Rule] = {"load_based": load_based.decide, "round_robin": round_robin.decide}
 """Picking rules by the name that `PickSettings.picker` gives."""
 
 DEFAULT_PICKER = "load_based"

@@ -2,50 +2,28 @@
 
 import pytest
 
+import replay.engine as engine_module
+import replay.scout as scout_module
 from projections.bounds import SECOND_US
-from projections.checkpoint import checkpoint_records
 from projections.events.control import RecordCondemned
 from projections.events.picks import Fault
-from projections.events.ports import CheckpointInfo
-from projections.fold import Fold
-from replay.engine import Replay, Unverifiable, records_of, skim
+from replay.condemned import condemned_in
+from replay.engine import Asked, Part, Replay, Unverifiable, parts_of
+from replay.log_walk import records_of
 from replay.verify import compare
+from tests.replay.checkpoints_in_memory import Checkpoints
 from tests.replay.recorded_log import RecordedLog
 
 
-class Checkpoints:
-    """Checkpoints in memory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[CheckpointInfo, list[bytes]] = {}
-
-    def take(self, world: RecordedLog, offset: int) -> None:
-        fold = Fold()
-        for at, data in records_of(world.log, 0, offset + 1):
-            fold.apply(at, data, [])
-        mark = fold.mark
-        info = CheckpointInfo(mark.offset, mark.check, mark.time, 0, str(offset))
-        self.kept[info] = list(checkpoint_records(fold, world.log.log_id))
-
-    def list(self) -> list[CheckpointInfo]:
-        return sorted(self.kept)
-
-    def read(self, info: CheckpointInfo):  # type: ignore[no-untyped-def]
-        return iter(self.kept[info])
-
-    def write(self, *_: object) -> CheckpointInfo:
-        raise AssertionError("a replay writes no checkpoint of the log that it reads")
-
-
 def verdicts(world: RecordedLog, checkpoints: Checkpoints | None = None, start: int = 0) -> list[str]:
-    found = []
-    for asked in Replay(world.log, checkpoints, start).asked():
-        if asked.unverifiable is not None:
-            found.append(asked.unverifiable.name)
-        else:
-            difference = compare(asked)
-            found.append("equal" if difference is None else f"different: {difference.field}")
-    return found
+    return [verdict(asked) for asked in Replay(world.log, checkpoints, start).asked()]
+
+
+def verdict(asked: Asked) -> str:
+    if asked.unverifiable is not None:
+        return asked.unverifiable.name
+    difference = compare(asked)
+    return "equal" if difference is None else f"different: {difference.field}"
 
 
 @pytest.mark.req("EVS-06")
@@ -161,7 +139,7 @@ def test_condemned_records_are_skipped_as_they_were_live() -> None:
     assert replica.fold.mark.offset > condemning
     replica.ask("r0")
     assert verdicts(world) == ["equal"]
-    assert skim(world.log, 0, None).condemned == {bad}
+    assert condemned_in(world.log, 0) == {bad}
 
 
 def test_offsets_that_jump_are_walked_over() -> None:
@@ -183,10 +161,96 @@ def test_a_range_asks_only_the_picks_that_stand_in_it() -> None:
     for number in range(6):
         offsets.append(world.log.end_offset())
         replica.ask(f"r{number}")
-    asked = list(Replay(world.log, None, offsets[2], offsets[4]).asked())
-    assert [a.fact.question.request_id for a in asked] == ["r2", "r3"]
-    assert all(compare(a) is None for a in asked)
+    asked = [
+        (one.fact.question.request_id, compare(one))
+        for one in Replay(world.log, None, offsets[2], offsets[4]).asked()
+    ]
+    assert asked == [("r2", None), ("r3", None)]
 
 
 def test_an_empty_log_has_nothing_to_ask() -> None:
     assert list(Replay(RecordedLog().log, None).asked()) == []
+
+
+def long_log(rounds: int = 120) -> RecordedLog:
+    """Two replicas, one of which lags far behind the other."""
+    world = RecordedLog()
+    quick, slow = world.replica(), world.replica()
+    for number in range(rounds):
+        world.pass_time(SECOND_US // 20)
+        world.sample(1 + number % 3, number % 50)
+        quick.read()
+        quick.end(quick.ask(f"q{number}", tokens=16 * (1 + number % 9)))
+        if number % 40 == 39:
+            slow.read()
+        if number % 3 == 0:
+            slow.ask(f"s{number}")
+    return world
+
+
+def test_a_pick_further_behind_than_the_scout_looks_is_asked_on_a_fold_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = long_log()
+    monkeypatch.setattr(scout_module, "AHEAD_BYTES", 2_000)
+    monkeypatch.setattr(scout_module, "READ_BYTES", 500)
+    replay = Replay(world.log, None)
+    found = [verdict(asked) for asked in replay.asked()]
+    assert replay.scout.late, "the slow replica lags more than two kilobytes"
+    assert found == ["equal"] * 160
+
+
+def test_too_many_late_picks_are_unverifiable_for_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = long_log()
+    monkeypatch.setattr(scout_module, "AHEAD_BYTES", 2_000)
+    monkeypatch.setattr(scout_module, "READ_BYTES", 500)
+    monkeypatch.setattr(engine_module, "LATE_PICKS_MAX", 2)
+    found = verdicts(world)
+    assert set(found) == {"equal", Unverifiable.LAG.name}
+    assert len(found) == 160
+
+
+@pytest.mark.req("EVS-13")
+@pytest.mark.parametrize("overlap", [1, 7, 60, 1_000])
+def test_parts_ask_every_pick_exactly_once(overlap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "OVERLAP_RECORDS", overlap)
+    world = long_log()
+    checkpoints = Checkpoints()
+    for offset in range(50, 500, 50):
+        checkpoints.take(world, offset)
+    whole = sorted((asked.offset, verdict(asked)) for asked in Replay(world.log, None).asked())
+    parts = parts_of(world.log, checkpoints, 0, world.log.end_offset(), 4)
+    assert (len(parts) > 1) == (overlap < 100)
+    found = [
+        (asked.offset, verdict(asked))
+        for part in parts
+        for asked in Replay(world.log, checkpoints, part=part).asked()
+    ]
+    assert sorted(found) == whole
+
+
+def test_a_part_folds_from_the_checkpoint_that_it_begins_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "OVERLAP_RECORDS", 200)
+    world = long_log()
+    checkpoints = Checkpoints()
+    checkpoints.take(world, 20)
+    checkpoints.take(world, 250)
+    part = Part(251, world.log.end_offset(), 250, None)
+    replay = Replay(world.log, checkpoints, part=part)
+    assert {verdict(asked) for asked in replay.asked()} == {"equal"}
+    assert replay.cursor is not None and replay.cursor.base == 250
+
+
+def test_one_pick_at_a_known_offset_is_the_same_as_in_the_walk() -> None:
+    world = long_log(30)
+    for asked in Replay(world.log, None).asked():
+        alone = Replay(world.log, None, asked.offset, asked.offset + 1).at(asked.offset, asked.fact)
+        assert verdict(alone) == verdict(asked) == "equal"
+
+
+def test_the_release_that_made_a_pick_is_told() -> None:
+    world = RecordedLog()
+    replica = world.replica()
+    replica.ask("r0")
+    [asked] = Replay(world.log, None).asked()
+    assert asked.version == "0"

@@ -1,0 +1,92 @@
+"""What the verbs of `picklog replay` share: options, the progress bar, tables, JSON on stdout.
+
+Text from a log may look like markup or hold control characters: it is printed as it is,
+with what would move the cursor escaped. Progress goes to stderr, on a terminal only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from app.cli_errors import EXIT_USAGE, fail, printable
+from app.marks import Marks
+
+PIPED_WIDTH = 160  # columns of tables that no terminal shows
+
+LogOption = Annotated[
+    Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+FromOption = Annotated[str, typer.Option("--from", metavar="M", help="First mark.")]
+ToOption = Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop before.")]
+
+
+def range_of(marks: Marks, start: str, stop: str) -> tuple[int, int]:
+    """Offsets of a range; ends the command where it runs backwards."""
+    first, last = marks.offset(start), marks.offset(stop)
+    if last < first:
+        fail(EXIT_USAGE, f"the range {start} to {stop} runs backwards ({first} to {last})", "swap the marks")
+    return first, last
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """The one document on stdout. Numbers beyond 64 bits are printed too."""
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2)
+    except TypeError:
+        text = json.dumps(document, indent=2, default=str).encode()
+    sys.stdout.buffer.write(text + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def plain_console() -> Console:
+    """A console that takes text as it is: names of models and requests may look like markup."""
+    width = None if sys.stdout.isatty() else PIPED_WIDTH
+    return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def say(console: Console, before: str = "", bold: str = "", after: str = "") -> None:
+    """One line, whatever is in it, with one part in bold."""
+    text = Text()
+    for part, style in ((before, ""), (bold, "bold"), (after, "")):
+        text.append(printable(part), style=style)
+    console.print(text, soft_wrap=True)
+
+
+def or_dash(value: object) -> str:
+    """The value as text, a dash where there is none."""
+    return "-" if value is None else str(value)
+
+
+class ProgressBar:
+    """A progress bar on stderr, on a terminal only; gives the function that moves it."""
+
+    def __init__(self, start: int, stop: int, what: str) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._start = start
+        self._task = self._bar.add_task(what, total=max(1, stop - start))
+
+    def __enter__(self) -> Callable[[int], None]:
+        self._bar.start()
+        return lambda offset: self._bar.update(self._task, completed=offset - self._start)
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,128 @@
+"""`picklog replay state`: the fleet, its load and the dispatches at any mark, and what changed since.
+
+Exit status 0 done; 2 a mark outside the log; 3 the log cannot be read.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
+from app.log_places import open_log
+from app.marks import MarkRefused
+from app.replay_output import JsonOption, LogOption, ProgressBar, or_dash, plain_console, print_json, say
+from app.state_document import diff_document, state_document
+from replay.timeline import StateGone
+
+ROWS_SHOWN = 200
+
+
+def state_command(
+    at: Annotated[str, typer.Option("--at", metavar="M", help="Offset, time, -15m, begin or end.")] = "end",
+    diff: Annotated[
+        str | None, typer.Option("--diff", metavar="M2", help="Tell what changed from --at to this mark.")
+    ] = None,
+    log: LogOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The state of the log at a mark; with --diff what changed up to another one, in words."""
+    with refusals_told(), open_log(log) as opened:
+        try:
+            with ProgressBar(opened.reader.first_offset(), opened.reader.end_offset(), "folding") as advance:
+                if diff is None:
+                    found = state_document(opened.reader, opened.checkpoints, at, advance)
+                else:
+                    found = diff_document(opened.reader, opened.checkpoints, at, diff, advance)
+        except MarkRefused as refused:
+            fail(EXIT_USAGE, str(refused.message))
+        except StateGone as gone:
+            fail(EXIT_USAGE, str(gone))
+        if as_json:
+            print_json(found)
+        elif diff is None:
+            print_state(found, plain_console())
+        else:
+            print_changes(found, plain_console())
+
+
+def print_changes(found: dict[str, Any], console: Console) -> None:
+    """The terminal face of a difference: its sentences."""
+    begin, end = found["from"], found["to"]
+    say(
+        console,
+        f"from {begin['at']} (mark {begin['mark']}) to {end['at']} (mark {end['mark']}):",
+    )
+    for sentence in found["words"]:
+        say(console, f"  - {sentence}")
+
+
+def print_state(found: dict[str, Any], console: Console) -> None:
+    """The terminal face of a state."""
+    say(console, bold=f"state at {found['at']}", after=f", mark {found['mark']}")
+    say(
+        console,
+        f"settings version {or_dash(found['config_version'])}, fleet generation {found['generation']},"
+        f" {len(found['workers'])} workers, {len(found['load'])} ranks,"
+        f" {found['ledger']['unanswered']} unanswered dispatches",
+    )
+    _print_ranks(found, console)
+    _print_subscriptions(found["subscriptions"], console)
+    _print_ledger(found["ledger"]["picks"], console)
+
+
+def _print_ranks(found: dict[str, Any], console: Console) -> None:
+    workers = {(row["namespace"], row["worker_id"]): row for row in found["workers"]}
+    table = Table(title="workers and their load", title_justify="left")
+    heads = ("worker", "role", "model", "rank", "decode blocks", "prefill tokens", "kv blocks", "verdict")
+    for head in heads:
+        table.add_column(head, justify="left" if head in ("worker", "role", "model", "verdict") else "right")
+    for row in found["load"][:ROWS_SHOWN]:
+        worker = workers[(row["namespace"], row["worker_id"])]
+        table.add_row(
+            printable(f"{row['namespace']}/{row['worker_id']}"),
+            worker["role"],
+            printable(or_dash(worker["model"])),
+            str(row["dp_rank"]),
+            or_dash(row["active_decode_blocks"]),
+            or_dash(row["active_prefill_tokens"]),
+            or_dash(row["kv_used_blocks"]),
+            row["verdict"],
+        )
+    _show(table, len(found["load"]), console)
+
+
+def _print_subscriptions(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="subscriptions", title_justify="left")
+    for head in ("family", "publisher", "namespace", "component", "state", "transport"):
+        table.add_column(head)
+    for row in rows[:ROWS_SHOWN]:
+        texts = (
+            row[name] for name in ("family", "publisher_id", "namespace", "component", "state", "transport")
+        )
+        table.add_row(*map(printable, texts))
+    _show(table, len(rows), console)
+
+
+def _print_ledger(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="unanswered dispatches", title_justify="left")
+    for head in ("pick", "phase", "worker", "rank", "tokens", "blocks", "asked"):
+        table.add_column(head, justify="right" if head in ("rank", "tokens", "blocks") else "left")
+    for row in rows[:ROWS_SHOWN]:
+        worker = printable(f"{row['namespace']}/{row['worker_id']}")
+        numbers = (str(row["dp_rank"]), str(row["tokens"]), or_dash(row["blocks"]))
+        table.add_row(row["pick_id"], row["phase"], worker, *numbers, row["asked_at"])
+    _show(table, len(rows), console)
+
+
+def _show(table: Table, rows: int, console: Console) -> None:
+    """The table where it has rows, and on stderr how many were left out."""
+    if not rows:
+        return
+    console.print(table)
+    if rows > ROWS_SHOWN:
+        print(f"{rows - ROWS_SHOWN} further rows of {table.title}: see --json", file=sys.stderr)

@@ -1,0 +1,246 @@
+"""`picklog replay whatif`: the same questions under another configuration, or under a sweep of settings.
+
+Only what a pick may read counts (see `PickSettings`); everything else of the other
+configuration changes no pick. Files are written under a temporary name and renamed. Exit
+status 0 also when picks moved; 2 bad usage or an invalid configuration; 3 the log cannot be
+read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
+from app.config_adoption import pick_settings
+from app.config_findings import ConfigError
+from app.config_load import load_config
+from app.config_rules import PICKER_NAMES
+from app.config_units import Duration
+from app.log_places import open_log
+from app.marks import Marks
+from app.replay_output import (
+    FromOption,
+    JsonOption,
+    LogOption,
+    ProgressBar,
+    ToOption,
+    or_dash,
+    plain_console,
+    print_json,
+    range_of,
+    say,
+)
+from app.whatif_document import PickRows, whatif_document
+from app.whatif_page import whatif_page
+from projections.events.control import PickSettings
+from replay.alternative import Alternative
+from replay.whatif import what_if
+
+ALTERNATIVES_MAX = 64
+SWEEP_KEYS_MAX = 2
+WORKERS_SHOWN = 20
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("-c", "--config", metavar="OTHER", help="Another configuration file.")
+]
+SweepOption = Annotated[
+    list[str] | None,
+    typer.Option("--sweep", metavar="KEY=V1,V2,...", help="A setting in several values; twice for a grid."),
+]
+CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="A row for every pick.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with plots.")]
+
+
+def whatif_command(
+    config: ConfigOption = None,
+    sweep: SweepOption = None,
+    start: FromOption = "begin",
+    stop: ToOption = "end",
+    log: LogOption = None,
+    csv_file: CsvOption = None,
+    html_file: HtmlOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The same questions under other settings: which picks would have gone elsewhere, and why."""
+    if config is None and not sweep:
+        fail(EXIT_USAGE, "no other settings are named", "give -c FILE, or --sweep KEY=V1,V2,...")
+    alternatives = _alternatives(config, sweep or [])
+    with refusals_told(), open_log(log) as opened:
+        marks = Marks(opened.reader)
+        first, last = range_of(marks, start, stop)
+        with _written(csv_file) as out, ProgressBar(first, last, "asking again") as advance:
+            each = PickRows(out, marks.time_text).add if out is not None else None
+            found = what_if(opened.reader, opened.checkpoints, first, last, alternatives, advance, each)
+        document = whatif_document(found, marks.time_text)
+        if html_file is not None:
+            with _written(html_file) as page:
+                assert page is not None
+                page.write(whatif_page(found, document, _title(alternatives), opened.name))
+        if as_json:
+            print_json(document)
+        else:
+            print_whatif(document, plain_console())
+
+
+def _title(alternatives: list[Alternative]) -> str:
+    if len(alternatives) == 1:
+        return f"Under {alternatives[0].name}"
+    return f"Under several values of {' and '.join(key for key, _ in alternatives[0].labels)}"
+
+
+def print_whatif(document: dict[str, Any], console: Console) -> None:
+    """The terminal face."""
+    say(
+        console,
+        bold=f"{document['moved']} of {document['picks']} picks move",
+        after=f" ({document['share']:.1%}) under {document['alternative']}",
+    )
+    if document["not_asked"]:
+        reasons = ", ".join(f"{name} {count}" for name, count in document["not_asked_reasons"].items())
+        say(console, f"{document['not_asked']} picks cannot be asked again: {reasons}")
+    for phase, row in document["cost"].items():
+        if row["picks"]:
+            say(
+                console,
+                f"{phase} cost, average of {row['picks']} picks: {row['before']:.4f} -> {row['after']:.4f}"
+                " (by the settings of then)",
+            )
+    for model, row in document["spread"].items():
+        say(
+            console,
+            f"model {model}: {row['ranks']} ranks, largest share {row['max_share'][0]:.1%} ->"
+            f" {row['max_share'][1]:.1%}, Gini {row['gini'][0]:.3f} -> {row['gini'][1]:.3f}",
+        )
+    if "sweep" in document:
+        _print_sweep(document["sweep"], console)
+    _print_workers(document["by_worker"], console)
+    for row in document["largest"][:3]:
+        say(console, bold=f"request {row['request_id']}", after=f" at offset {row['log_offset']}:")
+        for text in row["why"]:
+            say(console, f"  - {text}")
+    say(console, f"note: {document['limits'][0]}")
+
+
+def _print_sweep(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="sweep", title_justify="left")
+    for head in ("settings", "moved", "share", "largest share", "Gini", "decode cost"):
+        table.add_column(head, justify="left" if head == "settings" else "right")
+    for row in rows:
+        cost = row["cost"]["decode"]["after"]
+        table.add_row(
+            printable(row["alternative"]),
+            str(row["moved"]),
+            f"{row['share']:.1%}",
+            f"{row['max_share']:.1%}",
+            f"{row['gini']:.3f}",
+            "-" if cost is None else f"{cost:.4f}",
+        )
+    console.print(table)
+
+
+def _print_workers(rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="decode picks by rank", title_justify="left")
+    for head in ("worker", "rank", "before", "after", "lost", "gained"):
+        table.add_column(head, justify="left" if head == "worker" else "right")
+    ordered = sorted(rows, key=lambda row: -abs(row["after"] - row["before"]))
+    for row in ordered[:WORKERS_SHOWN]:
+        numbers = (row[name] for name in ("dp_rank", "before", "after", "lost", "gained"))
+        table.add_row(printable(f"{row['namespace']}/{row['worker']}"), *map(or_dash, numbers))
+    console.print(table)
+    if len(rows) > WORKERS_SHOWN:
+        say(console, f"{len(rows) - WORKERS_SHOWN} further ranks: see --json")
+
+
+# Settings -------------------------------------------------------------------------------
+
+
+def _alternatives(config: Path | None, sweep: list[str]) -> list[Alternative]:
+    settings = _settings_of(config) if config is not None else None
+    base = config.name if config is not None else ""
+    if not sweep:
+        return [Alternative(base, settings)]
+    if len(sweep) > SWEEP_KEYS_MAX:
+        fail(EXIT_USAGE, f"{len(sweep)} settings are swept", f"sweep one or {SWEEP_KEYS_MAX}")
+    axes = [_axis(text) for text in sweep]
+    found = [
+        Alternative(
+            ", ".join(f"{key}={text}" for key, text, _ in combination),
+            settings,
+            tuple(pair for _, _, pair in combination),
+            tuple((key, text) for key, text, _ in combination),
+        )
+        for combination in itertools.product(*axes)
+    ]
+    if len(found) > ALTERNATIVES_MAX:
+        fail(EXIT_USAGE, f"the sweep has {len(found)} combinations", f"at most {ALTERNATIVES_MAX} are asked")
+    return found
+
+
+def _settings_of(path: Path) -> PickSettings:
+    try:
+        return pick_settings(load_config(path).config)
+    except ConfigError as refused:
+        fail(EXIT_USAGE, str(refused.findings[0]), "see `picklog config validate -c FILE`")
+
+
+def _axis(text: str) -> list[tuple[str, str, tuple[str, Any]]]:
+    """(short key, value as written, (field of PickSettings, value)) for each value of a swept setting."""
+    key, equals, values = text.partition("=")
+    found = next((row for row in SWEPT if key in (row[0], row[0].rpartition(".")[2])), None)
+    if not equals or found is None:
+        keys = ", ".join(row[0] for row in SWEPT)
+        fail(EXIT_USAGE, f"--sweep {text}: picks read no such setting", f"write KEY=V1,V2 with one of {keys}")
+    path, field, read = found
+    axis = []
+    for value in values.split(","):
+        try:
+            axis.append((path.rpartition(".")[2], value, (field, read(value))))
+        except ValueError as problem:
+            fail(EXIT_USAGE, f"--sweep {key}: {value!r} {problem}")
+    return axis
+
+
+def _picker(text: str) -> str:
+    if text not in PICKER_NAMES:
+        raise ValueError(f"names no picker: one of {', '.join(sorted(PICKER_NAMES))}")
+    return text
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(sorted(filter(None, text.split("+"))))
+    if not names:
+        raise ValueError("names no namespace: write one, or several joined by +")
+    return names
+
+
+SWEPT: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
+    ("dynamo.load.max_staleness", "max_staleness_us", lambda text: Duration.read(text).us),
+    ("dynamo.picker", "picker", _picker),
+    ("namespaces", "namespaces", _namespaces),
+)
+"""Settings that picks read, by their configuration key: the field of PickSettings, and how a value reads."""
+
+
+@contextmanager
+def _written(path: Path | None) -> Iterator[TextIO | None]:
+    """A text file that is there when all of it was written, and not at all otherwise."""
+    if path is None:
+        yield None
+        return
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with unfinished.open("w", encoding="utf-8", newline="", errors="backslashreplace") as out:
+            yield out
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

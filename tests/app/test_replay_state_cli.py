@@ -1,0 +1,65 @@
+"""`picklog replay state`: at any mark, for people and for scripts; with --diff in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
+from app.replay_cli import replay_app
+from tests.app.log_on_disk import some_picks, written
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(replay_app, [str(word) for word in arguments])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return written(some_picks(("first", "[red]")), tmp_path / "data")
+
+
+def test_a_state_is_told_for_people(data: Path) -> None:
+    result = run("state", "--log", data)
+    assert result.exit_code == EXIT_DONE
+    for words in ("state at ", "settings version 1", "3 workers, 3 ranks", "dynamo/1", "fresh", "kv_metrics"):
+        assert words in result.stdout
+
+
+def test_a_state_as_json_is_the_document(data: Path) -> None:
+    document = json.loads(run("state", "--log", data, "--at", "0:5", "--json").stdout)
+    assert document["mark"] == "0:5"
+
+
+def test_a_difference_is_told_in_words_and_as_a_document(data: Path) -> None:
+    result = run("state", "--log", data, "--at", "begin", "--diff", "end")
+    assert result.exit_code == EXIT_DONE
+    assert "  - 3 workers joined at " in result.stdout
+    assert "  - 2 picks were made" in result.stdout
+    document = json.loads(run("state", "--log", data, "--at", "2", "--diff", "end", "--json").stdout)
+    assert document.keys() >= {"from", "to", "workers", "load", "index", "config", "words"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--at", "999"], "this log has offsets 0 to "),
+        (["--at", "7:3"], "one lane"),
+        (["--at", "yesterday"], "an ISO time"),
+        (["--at", "1960-01-01"], "lies before the log's first record"),
+        (["--at", "2200-01-01"], "lies behind the log's newest record"),
+        (["--at", "6", "--diff", "3"], "swap the marks"),
+    ],
+)
+def test_marks_outside_the_log_are_one_line_and_bad_usage(
+    arguments: list[str], words: str, data: Path
+) -> None:
+    result = run("state", "--log", data, *arguments)
+    assert result.exit_code == EXIT_USAGE
+    assert result.stderr.count("\n") == 1 and words in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_log_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
+    assert run("state", "--log", tmp_path / "nowhere").exit_code == EXIT_UNREACHABLE

@@ -1,0 +1,97 @@
+"""What-if counts over a range: moves, spread, costs, time, and what cannot be asked."""
+
+import pytest
+
+import replay.whatif as whatif_module
+from projections.bounds import SECOND_US
+from replay.alternative import Alternative
+from replay.engine import Unverifiable
+from replay.moves import Move
+from replay.whatif import Times, WhatIfs, what_if
+from tests.replay.recorded_log import RecordedLog
+
+TURNS = Alternative("turns", None, (("picker", "round_robin"),))
+SAME = Alternative("same", None)
+
+
+def busy(picks: int = 30) -> RecordedLog:
+    world = RecordedLog()
+    replica = world.replica()
+    for number in range(picks):
+        world.pass_time(SECOND_US // 10)
+        world.sample(1, 900)
+        world.sample(2, 100 + number)
+        replica.read()
+        replica.ask(f"r{number}", tokens=16 + number, suspect=number == 5)
+    return world
+
+
+def asked(world: RecordedLog, *alternatives: Alternative) -> WhatIfs:
+    return what_if(world.log, None, 0, world.log.end_offset(), alternatives)
+
+
+@pytest.mark.req("EVS-08")
+def test_nothing_moves_under_the_same_settings_and_turns_move_most() -> None:
+    found = asked(busy(), SAME, TURNS)
+    same, turns = found.results
+    assert (same.picks, same.moved, same.share) == (29, 0, 0.0)
+    assert turns.moved > 10 and turns.share == turns.moved / 29
+    assert found.not_asked == {Unverifiable.SUSPECT: 1}
+
+
+def test_counts_agree_with_each_other() -> None:
+    [turns] = asked(busy(), TURNS).results
+    [spread] = turns.spreads.values()
+    assert sum(spread.before.values()) == sum(spread.after.values()) == turns.picks
+    assert sum(row[0] for row in turns.by_model.values()) == turns.picks
+    assert sum(row[1] for row in turns.by_namespace.values()) == turns.moved
+    assert turns.gained.total() == turns.lost.total() == turns.moved
+    for rank in spread.ranks():
+        assert spread.after[rank] - spread.before[rank] == turns.gained[rank] - turns.lost[rank]
+    decode = sum(count for (phase, *_), count in turns.reasons.items() if phase == "decode")
+    assert decode == turns.picks == sum(picks for _, picks, _ in turns.times.rows())
+
+
+def test_costs_of_turns_are_dearer_by_the_settings_of_then() -> None:
+    [turns] = asked(busy(), TURNS).results
+    assert turns.decode_cost.picks > 20 and turns.decode_cost.after > turns.decode_cost.before
+
+
+def test_the_ten_largest_moves_are_kept_largest_first() -> None:
+    [turns] = asked(busy(60), TURNS).results
+    largest = turns.largest()
+    assert len(largest) == 10 and turns.moved > 10
+    sizes = [row.size for row in largest]
+    assert sizes == sorted(sizes, reverse=True) and all(row.why for row in largest)
+
+
+def test_samples_of_costs_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif_module, "SAMPLES_KEPT", 8)
+    [turns] = asked(busy(60), TURNS).results
+    assert 4 <= len(turns.costs_sampled) <= 8
+
+
+def test_stretches_of_time_grow_together_as_they_fill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif_module, "TIMES_MAX", 4)
+    times = Times()
+    for second in range(16):
+        times.add(second * SECOND_US, second % 2)
+    rows = times.rows()
+    assert len(rows) <= 4 and times.step_us == 4 * SECOND_US
+    assert sum(picks for _, picks, _ in rows) == 16 and sum(moved for *_, moved in rows) == 8
+
+
+def test_models_beyond_the_ceiling_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whatif_module, "NAMES_MAX", 0)
+    [turns] = asked(busy(5), TURNS).results
+    assert list(turns.by_model) == [whatif_module.OTHERS] == list(turns.spreads)
+
+
+def test_each_pick_is_told_in_both_ways() -> None:
+    world, told = busy(5), []
+
+    def each(_: object, __: object, move: Move) -> None:
+        told.append(move.is_moved)
+
+    what_if(world.log, None, 0, world.log.end_offset(), [TURNS, SAME], each=each)
+    assert len(told) == 5 and any(told)
