@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 
 from projections.events.held import SettingsHeld
-from projections.events.picks import EndStatus, Fault, PickMade, Verdict
+from projections.events.picks import EndStatus, Fault, PhaseOutcome, PickMade, Verdict
 from router.dispatch.shim_client import Begun, NotServed
 from router.dispatch.usage import NO_USAGE, Usage
 from router.ingress.pin_headers import Pins, pins_of
@@ -130,12 +130,13 @@ class PinnedRequest:
         return self._machine.has_ended
 
     def all_workers_stalled(self) -> bool:
-        """Whether the pick saw no decode candidate that was not stalled."""
+        """Whether a phase of the pick saw no candidate that was not stalled.
+
+        Told from the rows that the record keeps, so never for a phase with more candidates.
+        """
         assert self.pick is not None
-        decode = self.pick.outcome.decode
-        rows = unpack_rows(decode.rows)
-        seen_all = 0 < decode.candidates <= len(rows)
-        return seen_all and all(row.verdict == Verdict.STALLED for row in rows)
+        outcome = self.pick.outcome
+        return any(map(_all_stalled, (outcome.prefill, outcome.decode)))
 
     def _since_sent_us(self, moment_s: float | None) -> int | None:
         return None if moment_s is None else max(0, int((moment_s - self._sent_s) * 1_000_000))
@@ -168,3 +169,9 @@ class PinnedRequest:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _all_stalled(phase: PhaseOutcome) -> bool:
+    rows = unpack_rows(phase.rows)
+    seen_all = 0 < phase.candidates <= len(rows)
+    return seen_all and all(row.verdict == Verdict.STALLED for row in rows)

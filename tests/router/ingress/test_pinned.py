@@ -130,3 +130,17 @@ async def test_all_workers_stalled_is_seen_in_the_picks_rows() -> None:
     second = PinnedRequest(service, 1_000)
     ask(second, log)
     assert second.all_workers_stalled()
+
+
+@pytest.mark.field("B-144")
+async def test_a_pool_whose_prefill_workers_all_stall_is_busy_too() -> None:
+    fleet = fleet_of(worker(1, Role.PREFILL), worker(2, Role.DECODE), worker(3, Role.DECODE))
+    log, counts = FakeLog(fleet, pick_settings_for(SETTINGS)), Counts()
+    service = RouterService(log, pick, SETTINGS, counts)
+    first = PinnedRequest(service, 1_000)
+    ask(first, log)
+    assert not first.all_workers_stalled()
+    log._time += 6_000_000  # the prefill worker left a request of two blocks unanswered
+    second = PinnedRequest(service, 1_000)
+    ask(second, log)
+    assert second.all_workers_stalled()
