@@ -9,6 +9,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -98,7 +99,7 @@ def send(router: str, chat: Chat) -> Answer:
     except urllib.error.HTTPError as refusal:
         said = refusal.read(2000).decode(errors="replace").strip()
         return Answer(refusal.code, dict(refusal.headers), "", {}, f"status {refusal.code}: {said}")
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, http.client.HTTPException) as problem:
         return Answer(0, {}, "", {}, f"{type(problem).__name__}: {problem}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,7 +36,12 @@ TRAFFIC_MODEL = "tiny-chat"
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def until(holds: Callable[[], Any], what: str, patience_s: float = PATIENCE_S, pause_s: float = 0.05) -> Any:
+def until(
+    holds: Callable[[], Any],
+    what: str | Callable[[], str],
+    patience_s: float = PATIENCE_S,
+    pause_s: float = 0.05,
+) -> Any:
     """What `holds` returns once it is true; fails the test with `what` otherwise."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -149,6 +155,18 @@ class RouterProcess:
             self.wait_ready(models)
         return self
 
+    def ensure(self, models: int = 1) -> RouterProcess:
+        """Running and ready, whatever the test before left behind."""
+        if not self._child.is_running:
+            self._nursery.start("router")
+        self.wait_ready(models)
+        return self
+
+    def copy_log(self, target: Path) -> Path:
+        """A copy of log and checkpoints. The audit database is not for copying while it is written."""
+        shutil.copytree(self.data, target, ignore=shutil.ignore_patterns("audit*"))
+        return target
+
     def wait_ready(self, models: int = 1) -> None:
         def is_ready() -> bool:
             assert self._child.is_running, self.log_tail()
@@ -215,8 +233,8 @@ class RouterProcess:
         return {row["worker_id"]: row for row in self.document("/admin/dynamo/workers")["workers"]}
 
     def chat(self, identifier: str, model: str = TRAFFIC_MODEL, **settings: Any) -> Answer:
-        settings = {"text": "Say hello.", "streamed": False} | settings
-        return chats.send(self.url, Chat(identifier, model, **settings))
+        wanted: dict[str, Any] = {"text": "Say hello.", "streamed": False, **settings}
+        return chats.send(self.url, Chat(identifier, model, **wanted))
 
     def metrics(self) -> dict[str, float]:
         """Every series of a scrape."""
@@ -232,8 +250,8 @@ class RouterProcess:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return [line for line in lines if all(word in line for word in words)]
 
-    def log_tail(self, lines: int = 40) -> str:
-        return "\n".join(self.log_lines()[-lines:])
+    def log_tail(self) -> str:
+        return "\n".join(self.log_lines()[-40:])
 
     def records(self, *kinds: str) -> list[dict[str, Any]]:
         """Records of these kinds in the log, oldest first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -49,8 +48,7 @@ def test_every_pick_of_the_log_and_of_a_copy_is_repeated(router: RouterProcess, 
     until(lambda: router.verify()["picks"] >= 6, "six picks in the log")
     found = router.verify()
     assert found["equal"] == found["picks"]
-    copy = tmp_path / "copy"
-    shutil.copytree(router.data, copy)
+    copy = router.copy_log(tmp_path / "copy")
     assert router.verify(copy)["picks"] >= found["picks"]
     assert picklog("log", "verify", "--log", str(copy)).returncode == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -24,12 +23,17 @@ def fleet(make_fleet: FleetMaker) -> Fleet:
 
 
 @pytest.fixture(scope="module")
-def router(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
-    router = RouterProcess.before(fleet, tmp_path_factory.mktemp("router"))
+def served(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
+    served = RouterProcess.before(fleet, tmp_path_factory.mktemp("router"))
     try:
-        yield router.start(models=2)
+        yield served
     finally:
-        router.close()
+        served.close()
+
+
+@pytest.fixture
+def router(served: RouterProcess) -> RouterProcess:
+    return served.ensure(models=2)
 
 
 @pytest.mark.req("EVS-12")
@@ -85,8 +89,7 @@ def test_a_killed_router_goes_on_where_its_log_ends(
         router.kill()
         time.sleep(0.3)
     answered = [one.identifier for one in traffic.finished() if one.is_good]
-    crashed = tmp_path / "crashed"
-    shutil.copytree(router.data, crashed)
+    crashed = router.copy_log(tmp_path / "crashed")
     router.start(models=2)
     opened = router.records("LaneOpened")
     assert int(opened[-1]["fields"]["epoch"]) == epoch + 1
