@@ -178,7 +178,8 @@ class View:
                         lines.suspect_from, heard_at, at
                     )
                 if own is not None and own.newest > after:
-                    unanswered = _added(unanswered, _unanswered(own, after))
+                    own_charges = _unanswered(own, after)
+                    unanswered = _added(unanswered, own_charges) if unanswered else own_charges
                     stalled = stalled or is_stall(own.stalls, after, at, ends)
                 if faults and key in faults:
                     suspect = suspect or is_suspicion(faults[key], heard_at, at)
@@ -202,6 +203,9 @@ class View:
 
 def _unanswered(lines: WorkerLines, after: int) -> dict[int, tuple[int, int]]:
     """Charges dispatched later than `after` by rank."""
+    if len(lines.ranks) == 1:
+        ((dp_rank, charges),) = lines.ranks.items()
+        return {dp_rank: charges.after(after)} if charges.times[-1] > after else {}
     return {
         dp_rank: charges.after(after) for dp_rank, charges in lines.ranks.items() if charges.times[-1] > after
     }

@@ -46,8 +46,9 @@ class Charges:
 
     def after(self, instant: int) -> tuple[int, int]:
         """(tokens, blocks) of all charges dispatched later than `instant`."""
-        place = bisect_right(self.times, instant)
-        return self.tokens[-1] - self.tokens[place], self.blocks[-1] - self.blocks[place]
+        times, tokens, blocks = self.times, self.tokens, self.blocks
+        place = bisect_right(times, instant) if times and times[0] <= instant else 0
+        return tokens[-1] - tokens[place], blocks[-1] - blocks[place]
 
     def _at(self, place: int) -> tuple[int, int]:
         return self.tokens[place + 1] - self.tokens[place], self.blocks[place + 1] - self.blocks[place]

@@ -286,7 +286,10 @@ class Ledger:
         for line in lines:
             self._unhold(line, entry)
         self._count -= len(lines)
-        self._changed[pick_id] = None
+        if pick_id in self._words:
+            self._changed[pick_id] = None
+        else:  # the digest never held it: an overlay, whose digest nobody asks, must not remember it
+            self._changed.pop(pick_id, None)
 
     def _unhold(self, line: LedgerLine, entry: tuple[int, bytes]) -> None:
         key = (line.namespace, line.instance_id)

@@ -10,6 +10,7 @@ Sources: requirement rows RED-13, 18..22, 26.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from projections.identity import PublisherKey, WorkerKey
 from projections.registry.join import Publisher, RankBinding, Worker
@@ -25,9 +26,19 @@ class Fleet:
     """The published workers and publishers at one position. Never changes; reading needs no lock.
 
     workers: in canonical order, by (namespace, id). publishers: ascending (topic, id).
+    derived: what readers have worked out of this value, for them to keep and to bound.
     """
 
-    __slots__ = ("__weakref__", "_by_model", "_cards", "bindings", "generation", "publishers", "workers")
+    __slots__ = (
+        "__weakref__",
+        "_by_model",
+        "_cards",
+        "bindings",
+        "derived",
+        "generation",
+        "publishers",
+        "workers",
+    )
 
     def __init__(
         self,
@@ -43,6 +54,7 @@ class Fleet:
         self.bindings = bindings
         self._cards = cards
         self._by_model: dict[str, tuple[Worker, ...]] | None = None
+        self.derived: dict[Any, Any] = {}
 
     def workers_of(self, model: str) -> tuple[Worker, ...]:
         """Workers that may serve a model, of the roles that are routed to, in canonical order."""

@@ -19,6 +19,8 @@ from projections.events.picks import Question
 from projections.identity import WorkerKey
 from projections.registry.fleet import Fleet, Role, Worker
 
+POOLS_REMEMBERED = 256  # of one fleet; models are named by clients
+
 
 class Pool(NamedTuple):
     """Candidates of one namespace in canonical order. `decode` is never empty."""
@@ -28,19 +30,37 @@ class Pool(NamedTuple):
     prefill: tuple[Worker, ...]
 
 
-def pools_of(fleet: Fleet, question: Question, settings: PickSettings) -> list[Pool]:
-    """Namespaces that can serve the question, in canonical order."""
+class Pools(NamedTuple):
+    """Namespaces that can serve a question, in canonical order. competing: decode workers of all."""
+
+    pools: tuple[Pool, ...]
+    competing: tuple[Worker, ...]
+
+
+def pools_of(fleet: Fleet, question: Question, settings: PickSettings) -> Pools:
+    """The pools of a question, worked out once for a fleet, a model and namespaces."""
+    key = question.served_model, question.namespaces, settings.namespaces
+    found: Pools | None = fleet.derived.get(key)
+    if found is None:
+        if len(fleet.derived) >= POOLS_REMEMBERED:
+            fleet.derived.clear()
+        found = fleet.derived[key] = _pools(fleet, *key)
+    return found
+
+
+def _pools(fleet: Fleet, model: str, namespaces: tuple[str, ...], configured: tuple[str, ...]) -> Pools:
     offered: dict[str, dict[Role, list[Worker]]] = {
         name: {Role.PREFILL: [], Role.DECODE: [], Role.AGGREGATED: []}
-        for name in sorted(question.namespaces)
-        if name in settings.namespaces
+        for name in sorted(namespaces)
+        if name in configured
     }
-    for worker in fleet.workers_of(question.served_model):
+    for worker in fleet.workers_of(model):
         roles = offered.get(worker[0][0])  # the namespace of its key
         if roles is not None and worker.role in roles:
             roles[worker.role].append(worker)
     pools = [_pool(namespace, roles) for namespace, roles in offered.items()]
-    return [pool for pool in pools if pool.decode]
+    serving = tuple(pool for pool in pools if pool.decode)
+    return Pools(serving, tuple(worker for pool in serving for worker in pool.decode))
 
 
 def partners(pool: Pool, decode: Worker) -> tuple[Worker, ...]:

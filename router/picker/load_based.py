@@ -46,13 +46,12 @@ def decide(
     flags: numbered behaviours of the replica that asked; this release has none.
     compare: False lets all take turns, as if no cost were defined.
     """
-    pools = pools_of(view.fleet, question, settings)
+    pools, competing = pools_of(view.fleet, question, settings)
     if not pools:
         return Decision(
             unchosen(PickReason.NO_CANDIDATE, question.rotation_prefill),
             unchosen(PickReason.NO_CANDIDATE, question.rotation_decode),
         )
-    competing = [worker for pool in pools for worker in pool.decode]
     decode = _phase(view, Phase.DECODE, competing, question, settings, question.rotation_decode, compare)
     assert decode.winner is not None  # there are candidates, so one of them wins
     winner = decode.workers[decode.winner]
@@ -92,8 +91,8 @@ def _phase(
         equals = [place for place, row in enumerate(rows) if row[3] == lowest]
         reason = PickReason.LOAD
     else:
-        rows = [row._replace(cost=None) for row in rows]
-        equals = [place for place, row in enumerate(rows) if row.excluded is _NONE]
+        rows = [_new(CandidateRow, (*row[:3], None, *row[4:])) for row in rows]
+        equals = [place for place, row in enumerate(rows) if row[10] is _NONE]
         reason = PickReason.ROUND_ROBIN_STALE
     winner = whose_turn(rotation, len(rows), equals)
     return PhaseDecision(reason, rows, owners, winner, after(winner))
@@ -126,8 +125,8 @@ def _rows(
             capacity = (worker.total_kv_blocks or 0) if own else 0
         excluded = left_out and suspect
         competes = capacity > 0 and not excluded and not stalled
-        first = worker.dp_start_rank
-        for dp_rank in range(first, first + worker.dp_size):
+        first, ranks = worker.dp_start_rank, worker.dp_size
+        for dp_rank in (first,) if ranks == 1 else range(first, first + ranks):
             sample = samples.get(dp_rank)
             tokens, blocks = unanswered.get(dp_rank, _ZERO) if unanswered else _ZERO
             if sample is None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -34,9 +35,10 @@ from projections.events.picks import ExcludedReason, Verdict
 from projections.identity import U32_MAX, U64_MAX
 
 LAYOUT = 1
+TABLES_REMEMBERED = 256  # shapes of tables and lists of namespaces
 _COST, _PREFILL, _DECODE, _AGE = 1, 2, 4, 8
-_ALL_KNOWN = _COST | _PREFILL | _DECODE | _AGE
 _COLUMNS = "BBBBIQdQQQQQQ"
+_COUNT = struct.Struct("<I")
 _ROW_BYTES = struct.calcsize("<" + _COLUMNS)
 
 
@@ -73,14 +75,13 @@ def pack_rows(rows: Sequence[CandidateRow]) -> bytes:
     )
     known, (costs, prefill, decode, ages) = _without_none((*optional, ages), count)
     head, places = _places(names)
-    narrow = (head, struct.pack("<I", count), places, known, bytes(verdicts), bytes(excluded))
     wide = (ranks, instances, costs, prefill, decode, tokens, blocks, ages, overlaps)
-    layout = f"<{count}I{count}Q{count}d{6 * count}Q"
+    pack = _numbers(count).pack
     try:
-        numbers = struct.pack(layout, *chain.from_iterable(wide))
+        numbers = pack(*chain.from_iterable(wide))
     except struct.error:
-        numbers = struct.pack(layout, *chain.from_iterable(map(_bounded, "IQdQQQQQQ", wide)))
-    return b"".join((*narrow, numbers))
+        numbers = pack(*chain.from_iterable(map(_bounded, "IQdQQQQQQ", wide)))
+    return b"".join((head, _COUNT.pack(count), places, known, bytes(verdicts), bytes(excluded), numbers))
 
 
 def unpack_rows(data: bytes) -> list[CandidateRow]:
@@ -102,31 +103,53 @@ def unpack_rows(data: bytes) -> list[CandidateRow]:
         raise ValueError("cut candidate table") from problem
 
 
+@lru_cache(TABLES_REMEMBERED)
+def _numbers(count: int) -> struct.Struct:
+    """The columns of numbers of so many rows."""
+    return struct.Struct(f"<{count}I{count}Q{count}d{6 * count}Q")
+
+
 def _without_none(columns: tuple[Any, ...], count: int) -> tuple[bytes, list[Any]]:
-    """Which values are known, and the columns with 0 for those that are not."""
-    if not any(None in column for column in columns):
-        return bytes((_ALL_KNOWN,)) * count, list(columns)
-    known = [0] * count
-    filled = []
+    """Which values are known, and the columns with 0 for those that are not.
+
+    A column is mostly known in all rows or in none, so these two are told first.
+    """
+    everywhere, known, filled = 0, None, []
     for bit, column in zip((_COST, _PREFILL, _DECODE, _AGE), columns, strict=True):
-        for place, value in enumerate(column):
-            if value is not None:
-                known[place] |= bit
-        filled.append([0 if value is None else value for value in column])
-    return bytes(known), filled
+        unknown = column.count(None)
+        if not unknown:
+            everywhere |= bit
+            filled.append(column)
+        elif unknown == count:
+            filled.append(bytes(count))
+        else:
+            known = known or [0] * count
+            for place, value in enumerate(column):
+                if value is not None:
+                    known[place] |= bit
+            filled.append([0 if value is None else value for value in column])
+    if known is None:
+        return bytes((everywhere,)) * count, filled
+    return bytes([bits | everywhere for bits in known]), filled
 
 
 def _places(names: Sequence[str]) -> tuple[bytes, bytes]:
     """The list of namespaces, and each row's place in it."""
-    distinct = sorted({*names})
-    head = [bytes((LAYOUT, len(distinct)))]
-    for name in distinct:
+    if names.count(names[0]) == len(names):
+        return _head((names[0],)), bytes(len(names))
+    distinct = tuple(sorted({*names}))
+    place_of = {name: place for place, name in enumerate(distinct)}
+    return _head(distinct), bytes([place_of[name] for name in names])
+
+
+@lru_cache(TABLES_REMEMBERED)
+def _head(names: tuple[str, ...]) -> bytes:
+    """Layout and list of namespaces."""
+    head = [bytes((LAYOUT, len(names)))]
+    for name in names:
         text = name.encode("utf-8", "surrogatepass")
         head += (struct.pack("<H", len(text)), text)
-    if len(distinct) == 1:
-        return b"".join(head), bytes(len(names))
-    place_of = {name: place for place, name in enumerate(distinct)}
-    return b"".join(head), bytes([place_of[name] for name in names])
+    return b"".join(head)
 
 
 def _bounded(code: str, values: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,7 @@ def pools(
     )
     return [
         (pool.namespace, [w.key.instance_id for w in pool.decode], [w.key.instance_id for w in pool.prefill])
-        for pool in found
+        for pool in found.pools
     ]
 
 
@@ -81,10 +81,10 @@ def test_namespace_must_be_in_question_and_settings_and_held() -> None:
 
 @pytest.mark.req("MIX-01", "MIX-04")
 def test_aggregated_worker_has_no_partner_though_prefill_workers_stand_beside_it() -> None:
-    (pool,) = pools_of(a_fleet(a_worker(1, P), a_worker(2, A)), a_question(), some_settings())
+    (pool,) = pools_of(a_fleet(a_worker(1, P), a_worker(2, A)), a_question(), some_settings()).pools
     assert pool.prefill and partners(pool, pool.decode[0]) == ()
 
 
 def test_decode_worker_is_paired_with_its_namespaces_prefill_pool() -> None:
-    (pool,) = pools_of(a_fleet(a_worker(1, P), a_worker(2, D)), a_question(), some_settings())
+    (pool,) = pools_of(a_fleet(a_worker(1, P), a_worker(2, D)), a_question(), some_settings()).pools
     assert partners(pool, pool.decode[0]) == pool.prefill
