@@ -108,6 +108,9 @@ def decode_record(offset: int, data: bytes) -> Record:
         raise RecordRefused(Refusal.SCHEMA)
     try:
         values = _unpackb(body[2:], use_list=False, max_ext_len=0)
+    except Exception as problem:  # msgpack raises several unrelated types for hostile bytes
+        raise RecordRefused(Refusal.NOT_MSGPACK) from problem
+    try:
         plan = _PLANS[values[0]]
         if [*map(type, values)] in plan.known and len(values[2]) == WRITER_BYTES:
             fact = _new(plan.fact, values[_HEAD_FIELDS:])
@@ -115,17 +118,11 @@ def decode_record(offset: int, data: bytes) -> Record:
             return record
     except (KeyError, TypeError, IndexError):
         pass  # an unknown kind, or no array: told apart below
-    except Exception as problem:  # msgpack raises several unrelated types for hostile bytes
-        raise RecordRefused(Refusal.NOT_MSGPACK) from problem
-    return _decode_slowly(offset, check, body)
+    return _decode_slowly(offset, check, values)
 
 
-def _decode_slowly(offset: int, check: int, body: bytes) -> Record:
+def _decode_slowly(offset: int, check: int, values: Any) -> Record:
     """The same for any shape; remembers a plain shape once it was found right."""
-    try:
-        values = _unpackb(body[2:], use_list=False, max_ext_len=0)
-    except Exception as problem:
-        raise RecordRefused(Refusal.NOT_MSGPACK) from problem
     if type(values) is not tuple or len(values) < _HEAD_FIELDS:
         raise RecordRefused(Refusal.NOT_MSGPACK)
     kind, time, writer, epoch, sequence = values[:_HEAD_FIELDS]
@@ -201,16 +198,16 @@ def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
     """A function from decoded fields to the fact, or None where they do not fit.
 
     Accepted combinations of field types are remembered, so that the usual record costs
-    one tuple of types and one set lookup; fields that hold tuples are checked inside
+    one list of types and its comparison; fields that hold tuples are checked inside
     each time.
     """
     hints = typing.get_type_hints(fact)
     checks = tuple(_check_of(hints[name]) for name in fact._fields)
-    deep = tuple(i for i, name in enumerate(fact._fields) if _has_tuple(hints[name]))
-    inner_builders = tuple((index, _builder(kind), many) for index, kind, many in INNER.get(fact, ()))
+    deep = tuple((i, checks[i]) for i, name in enumerate(fact._fields) if _has_tuple(hints[name]))
+    inner = tuple((index, _inner_builder(kind, many)) for index, kind, many in INNER.get(fact, ()))
     count = len(fact._fields)
     defaults = tuple(fact._field_defaults[n] for n in fact._fields if n in fact._field_defaults)
-    seen: set[tuple[type, ...]] = set()
+    known: list[list[type]] = []
 
     def fitted(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if len(values) > count:
@@ -224,44 +221,40 @@ def _builder(fact: Any) -> Callable[[tuple[Any, ...]], Any]:
             if longer is None:
                 return None
             values = longer
-        if inner_builders:
-            rebuilt = _rebuilt(values, inner_builders)
-            if rebuilt is None:
-                return None
-            values = rebuilt
-        shape = tuple(map(type, values))
-        if shape not in seen:
-            if not all(check(value) for check, value in zip(checks, values, strict=True)):
-                return None
-            seen.add(shape)
-        elif deep and not all(checks[i](values[i]) for i in deep):
+        if inner:
+            fields = [*values]
+            for index, make in inner:
+                value = fields[index]
+                if value is not None:
+                    fields[index] = value = make(value) if type(value) is tuple else None
+                    if value is None:
+                        return None
+            values = tuple(fields)
+        shape = [*map(type, values)]
+        if shape in known:
+            for index, check in deep:
+                if not check(values[index]):
+                    return None
+        elif not all(check(value) for check, value in zip(checks, values, strict=True)):
             return None
+        elif len(known) < _KNOWN_SHAPES_MAX:
+            known.append(shape)
         return _new(fact, values)
 
     return build
 
 
-def _rebuilt(
-    values: tuple[Any, ...], builders: tuple[tuple[int, Callable[[tuple[Any, ...]], Any], bool], ...]
-) -> tuple[Any, ...] | None:
-    """Fields with their inner tuples made into inner facts, or None where one does not fit."""
-    fields = list(values)
-    for index, build, many in builders:
-        value = fields[index]
-        if value is None:
-            continue
-        if type(value) is not tuple:
-            return None
-        if many:
-            made: Any = tuple(build(one) if type(one) is tuple else None for one in value)
-            if None in made:
-                return None
-        else:
-            made = build(value)
-            if made is None:
-                return None
-        fields[index] = made
-    return tuple(fields)
+def _inner_builder(fact: Any, many: bool) -> Callable[[tuple[Any, ...]], Any]:
+    """The same for one inner fact, or for a tuple of them."""
+    build = _builder(fact)
+    if not many:
+        return build
+
+    def build_many(values: tuple[Any, ...]) -> Any:
+        made = tuple(build(one) if type(one) is tuple else None for one in values)
+        return None if None in made else made
+
+    return build_many
 
 
 def _has_tuple(hint: Any) -> bool:
@@ -277,6 +270,9 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
     if origin is tuple:
         args = typing.get_args(hint)
         if len(args) == 2 and args[1] is Ellipsis:
+            if isinstance(args[0], type) and args[0] is not tuple:
+                only = {args[0]}
+                return lambda value: type(value) is tuple and (not value or {*map(type, value)} == only)
             each = _check_of(args[0])
             return lambda value: isinstance(value, tuple) and all(map(each, value))
         parts = tuple(_check_of(arg) for arg in args)
