@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from projections.bounds import KIB
@@ -17,10 +18,16 @@ HEAD_BYTES_MAX: Final = 64 * KIB
 HEADERS_MAX: Final = 256
 CHUNK_LINE_BYTES_MAX: Final = 1 * KIB
 TRAILER_BYTES_MAX: Final = 16 * KIB
+LINES_REMEMBERED: Final = 512  # header lines; each is within HEAD_BYTES_MAX
+SIZES_REMEMBERED: Final = 4096  # chunk sizes as they are spelled
+
+_OF_FRAMING: Final = frozenset((b"content-length", b"transfer-encoding", b"connection"))
 
 _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\0]*)?\Z")
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*\Z")
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n")
+_PLAIN_SIZE = re.compile(rb"[0-9A-Fa-f]{1,15}\Z")
+_PLAIN_SIZE_BYTES_MAX: Final = 17  # with its line end
 
 
 class HeadRefused(Exception):
@@ -70,12 +77,11 @@ def parse_head(data: bytes, *, bodiless: bool = False) -> AnswerHead:
     codings: list[bytes] = []
     tokens = b""
     for line in lines:
-        match = _HEADER.match(line)
-        if match is None:
-            raise HeadRefused("header line")
-        name, value = match.groups()
-        headers.append((name, value))
-        lower = name.lower()
+        header, lower = _header(line)
+        headers.append(header)
+        if lower is None:
+            continue
+        value = header[1]
         if lower == b"content-length":
             lengths.add(value)
         elif lower == b"transfer-encoding":
@@ -88,6 +94,20 @@ def parse_head(data: bytes, *, bodiless: bool = False) -> AnswerHead:
     return AnswerHead(
         status, tuple(headers), framing, length, keep_alive and framing is not Framing.UNTIL_CLOSE
     )
+
+
+@lru_cache(LINES_REMEMBERED)
+def _header(line: bytes) -> tuple[tuple[bytes, bytes], bytes | None]:
+    """A header line taken apart, and its lower case name where it speaks of framing.
+
+    The lines of one backend's answers are alike, so most are remembered. Raises HeadRefused.
+    """
+    match = _HEADER.match(line)
+    if match is None:
+        raise HeadRefused("header line")
+    name, value = match.groups()
+    lower = name.lower()
+    return (name, value), lower if lower in _OF_FRAMING else None
 
 
 def _framing(status: int, lengths: set[bytes], codings: list[bytes], bodiless: bool) -> tuple[Framing, int]:
@@ -133,6 +153,8 @@ class ChunkDecoder:
             self._held = b""
         found: list[bytes] = []
         place, size, left = 0, len(data), self._left
+        if not left and not self._ending:
+            place = _whole_chunks(data, found)
         while place < size:
             if not left:
                 match = None if self._ending else _SIZE.match(data, place)
@@ -196,6 +218,29 @@ class ChunkDecoder:
         if len(rest) > TRAILER_BYTES_MAX:
             raise HeadRefused("trailers")
         self._held = rest
+
+
+def _whole_chunks(data: bytes, found: list[bytes]) -> int:
+    """Take the chunks at the beginning of `data` that are all there, as usual ones are; the place after.
+
+    Stops before whatever is not a plain size with all of its chunk, the last chunk included.
+    """
+    place = 0
+    while True:
+        line_end = data.find(b"\r\n", place, place + _PLAIN_SIZE_BYTES_MAX)
+        size = _plain_size(data[place:line_end]) if line_end > 0 else 0
+        begin = line_end + 2
+        end = begin + size
+        if not size or data[end : end + 2] != b"\r\n":
+            return place
+        found.append(data[begin:end])
+        place = end + 2
+
+
+@lru_cache(SIZES_REMEMBERED)
+def _plain_size(text: bytes) -> int:
+    """A chunk size without extension or blanks; 0 for any other text."""
+    return int(text, 16) if _PLAIN_SIZE.match(text) else 0
 
 
 class CountedDecoder:
