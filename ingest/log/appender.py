@@ -2,8 +2,8 @@
 
 Facts come in by `on_submitted`; each gets its place in the writer's sequence, owner kinds
 get a stamp, and the bytes are made at once. One batch is under way at a time; the next is
-cut when the shell calls `on_tick` at or after `due_at`. The machine never sheds what is
-critical (picks, ends, control). For want of room it drops, in this order, raw notes,
+cut when the shell calls `on_tick` at or after `due_at` (`pacing`). The machine never sheds
+what is critical (picks, ends, control). For want of room it drops, in this order, raw notes,
 samples (whose numbers the next sample of that publisher then covers) and block events;
 after 30 seconds or 10,000 picks the oldest picks shrink to ledger lines.
 
@@ -36,11 +36,12 @@ from ingest.log.appends import (
 )
 from ingest.log.log_clock import OwnerClock
 from ingest.log.outage import PickBuffer
+from ingest.log.pacing import Pacing
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX, MIB
 from projections.events.codec import encode_record
 from projections.events.control import WriterContinued
 from projections.events.envelope import REPLICA_EPOCH
-from projections.events.picks import PicksLost
+from projections.events.picks import PickMade, PicksLost
 from projections.events.signals import SampleReceived, SubscriptionChanged
 
 __all__ = [
@@ -71,7 +72,7 @@ class State(Enum):
 
 
 class Appender:
-    """See the module's text. every_us, every_bytes: group commit waits at most for either.
+    """See the module's text. every_us, every_bytes: group commit waits at most for either, ends aside.
 
     Every event method returns effects; the shell carries them out in order.
     """
@@ -87,14 +88,13 @@ class Appender:
         self.pending_bytes = 0
         self.shed: dict[Importance, int] = dict.fromkeys(Importance, 0)
         self._is_owner = is_owner
-        self._every_us = every_us
+        self._pacing = Pacing(every_us)
         self._every_bytes = every_bytes
         self._clock: OwnerClock | None = None
         self._pending: deque[Entry] = deque()
         self._urgent: deque[Entry] = deque()
         self._flight: list[Entry] = []
         self._flight_number = 0
-        self._sent_at = -every_us
         self._retry_at = 0
         self._last_acknowledged = 0
         self._picks = PickBuffer()
@@ -121,6 +121,7 @@ class Appender:
             entry.fact = self._covering(fact)
         self._enter(entry, now_us)
         self._pending.append(entry)
+        self._pacing.on_fact(now_us, fact)
         if importance is not Importance.PICK:
             return []
         self._picks.add(entry)
@@ -230,7 +231,10 @@ class Appender:
             return None
         if self._retry_at:
             return self._retry_at
-        return 0 if self.pending_bytes >= self._every_bytes else self._sent_at + self._every_us
+        if self.pending_bytes >= self._every_bytes:
+            return 0
+        pacing = self._pacing
+        return min(pacing.due_at, pacing.interval_end) if self._urgent or self.lost_picks else pacing.due_at
 
     def log_time(self, now_us: int) -> int:
         """The owner's log time now; 0 for a writer without a clock, which is given times."""
@@ -271,7 +275,8 @@ class Appender:
         if not records:
             return effects
         self.pending_bytes -= size
-        self._sent_at = now_us
+        picks = sum(type(entry.fact) is PickMade for entry in self._flight)
+        self._pacing.on_batch(now_us, picks, bool(self._pending))
         self._flight_number += 1
         return [*effects, Send(self._flight_number, records, self.is_full)]
 
@@ -281,6 +286,7 @@ class Appender:
 
     def _put_back(self) -> None:
         """The batch under way waits again, in front."""
+        self._pacing.on_returned()
         for entry in reversed(self._flight):
             (self._urgent if entry.is_urgent else self._pending).appendleft(entry)
             self.pending_bytes += entry.size

@@ -31,6 +31,7 @@ from ingest.log.appender import (
     Settled,
     Status,
 )
+from ingest.log.commit_thread import CommitThread
 from ingest.log.ownership import Ownership, own_records
 from projections.bounds import MIB
 from projections.events.envelope import WRITER_BYTES
@@ -96,7 +97,7 @@ class LogWriter:
         self._wall_us = wall_us
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self._thread = ThreadPoolExecutor(1, "log-commit")
+        self._commits = CommitThread(store, self._loop)
         self._upkeep_thread = ThreadPoolExecutor(1, "log-upkeep")
         self._appender = Appender(
             os.urandom(WRITER_BYTES),
@@ -250,7 +251,7 @@ class LogWriter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._handle is not None:
             self._handle.cancel()
-        await self._loop.run_in_executor(None, self._thread.shutdown)
+        await self._loop.run_in_executor(None, self._commits.close)
         await self._loop.run_in_executor(None, self._upkeep_thread.shutdown)
 
     # When ----------------------------------------------------------------------------
@@ -325,24 +326,20 @@ class LogWriter:
         self._sent_from = self._store.end_offset()
         size = sum(map(len, effect.records))
         note = partial(CommitNote, len(effect.records), size)
-        future = self._loop.run_in_executor(self._thread, self._store.commit, effect.records, effect.critical)
-        future.add_done_callback(lambda done: self._on_sent(effect.number, began, note, done))
+        on_sent = partial(self._on_sent, effect.number, began, note)
+        self._commits.commit(effect.records, effect.critical, on_sent)
 
     def _on_sent(
-        self, number: int, began: int, note: Callable[[int], CommitNote], done: asyncio.Future[int]
+        self, number: int, began: int, note: Callable[[int], CommitNote], result: int | BaseException
     ) -> None:
-        if done.cancelled():
-            return
-        now = self._now_us()
-        problem = done.exception()
-        if problem is None:
-            first = done.result()
+        now, problem = self._now_us(), result
+        if isinstance(problem, int):
             noted = note(now - began)
             if self._ownership is not None:
-                self._ownership.on_committed(first, noted.records)
+                self._ownership.on_committed(problem, noted.records)
             if self._on_commit is not None:
                 self._on_commit(noted)
-            self._do(self._appender.on_committed(now, number, first))
+            self._do(self._appender.on_committed(now, number, problem))
         elif isinstance(problem, LogFailed):
             self._fail(problem)
         elif isinstance(problem, CommitUnclear):
