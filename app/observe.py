@@ -23,9 +23,7 @@ from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     ProcessCollector,
     disable_created_metrics,
 )
@@ -33,6 +31,7 @@ from prometheus_client.exposition import generate_latest
 
 from app.observe_lines import NoticeLines
 from app.observe_state import StateSource, StateText
+from app.quick_metrics import Count, Observations, QuickCounter, QuickHistogram
 from app.version import VERSION
 from projections.bounds import SECOND_US
 from projections.events.picks import Phase, PickMade, PickReason
@@ -125,13 +124,16 @@ class Observer:
         self._published = self._counter("picklog_fleet_changes_total", "Changes of the published fleet.")
 
     def _make_router_counters(self) -> None:
-        selection = self._counter(
-            "continuum_dynamo_selection_total", "Picks by role and reason.", "role", "reason"
+        pairs = [(phase, reason) for phase, reasons in _REASONS.items() for reason in reasons]
+        selection = QuickCounter(
+            self.registry,
+            "continuum_dynamo_selection_total",
+            "Picks by role and reason.",
+            ("role", "reason"),
+            [(phase.label, reason.label) for phase, reason in pairs],
         )
-        self._selection: dict[tuple[int, int], Counter] = {
-            (phase, reason): selection.labels(phase.label, reason.label)
-            for phase, reasons in _REASONS.items()
-            for reason in reasons
+        self._selection: dict[tuple[int, int], Count] = {
+            (phase, reason): selection.series[phase.label, reason.label] for phase, reason in pairs
         }
         self._routed = self._enum_counter(
             "disaggregated_requests_total", "Requests that were sent, by path.", "routing_path", RoutingPath
@@ -142,12 +144,15 @@ class Observer:
         self._unlogged = self._counter(
             "picks_unlogged_total", "Answers begun before their pick was acknowledged by the log."
         )
-        answers = self._counter("picklog_answers_total", "Answered requests.", "route", "status")
-        self._answers = {
-            (route, status): answers.labels(route.value, status)
-            for route in Route
-            for status in STATUS_CLASSES
-        }
+        answered = [(route, status) for route in Route for status in STATUS_CLASSES]
+        answers = QuickCounter(
+            self.registry,
+            "picklog_answers_total",
+            "Answered requests.",
+            ("route", "status"),
+            [(route.value, status) for route, status in answered],
+        )
+        self._answers = {(route, status): answers.series[route.value, status] for route, status in answered}
         self._errors = self._enum_counter(
             "picklog_errors_total", "Answers that are errors of this router.", "code", ErrorCode
         )
@@ -155,14 +160,15 @@ class Observer:
         self._unusable = self._counter(
             "picklog_frontend_unusable_total", "404s of frontends for models that the fleet serves."
         )
-        seconds = Histogram(
+        seconds = QuickHistogram(
+            self.registry,
             "picklog_answer_seconds",
             "From acceptance to the end of the answer.",
-            ("route",),
-            registry=self.registry,
-            buckets=_ANSWER_BUCKETS_S,
+            _ANSWER_BUCKETS_S,
+            "route",
+            [route.value for route in Route],
         )
-        self._answer_seconds = {route: seconds.labels(route.value) for route in Route}
+        self._answer_seconds = {route: seconds.series[route.value] for route in Route}
         self._pick_seconds = self._histogram(
             "picklog_pick_seconds", "Question, pick and record of one request.", _PICK_BUCKETS_S
         )
@@ -196,15 +202,17 @@ class Observer:
         build = Gauge("picklog_build_info", "Version.", ("version", "python"), registry=self.registry)
         build.labels(VERSION, ".".join(map(str, sys.version_info[:2]))).set(1)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str) -> Count:
+        return QuickCounter(self.registry, name, text).series[()]
 
-    def _enum_counter(self, name: str, text: str, label: str, values: Iterable[Any]) -> dict[Any, Counter]:
-        counter = self._counter(name, text, label)
-        return {value: counter.labels(_label(value)) for value in values}
+    def _enum_counter(self, name: str, text: str, label: str, values: Iterable[Any]) -> dict[Any, Count]:
+        members = list(values)
+        labels = [(_label(value),) for value in members]
+        series = QuickCounter(self.registry, name, text, (label,), labels).series
+        return {value: series[key] for value, key in zip(members, labels, strict=True)}
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, registry=self.registry, buckets=buckets)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Observations:
+        return QuickHistogram(self.registry, name, text, bounds).series[""]
 
     # What the fold and ingest tell ---------------------------------------------------
 

@@ -27,12 +27,13 @@ FREEZE_EVERY_S = 3600.0
 PARENT_VARIABLE = "PICKLOG_PARENT_PID"
 LINE_BYTES_MAX = 64 << 10
 _GENERATION_2_NEVER = 1_000_000
+_YOUNG_OBJECTS = 10_000  # a request makes hundreds, nearly all gone when it ends
+_YOUNG_ROUNDS = 50
 
 
 def serving_collector() -> None:
-    """Generation 2 never runs by itself in a process that serves (decision 50)."""
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, _GENERATION_2_NEVER)
+    """Generation 2 never runs by itself in a process that serves (decision 50), the others seldom."""
+    gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_ROUNDS, _GENERATION_2_NEVER)
 
 
 def freeze_collected() -> None:
