@@ -128,7 +128,7 @@ class MainProcess:
 
     async def run(self) -> int:
         """Serve until stopped; the exit status. Raises OSError where an address is taken."""
-        door = Door(application_of(self, self._explain))
+        door = Door(application_of(self, self._explain), self.service)
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._listen(door)
