@@ -147,5 +147,5 @@ def test_the_follower_ends_with_a_router_that_was_killed(router: RouterProcess) 
 
     (follower,) = until(children, "a follower")
     router.kill()  # while it still imports: its parent is another one when it can look
-    until(lambda: not Path(f"/proc/{follower}/cmdline").exists(), "it ends too", 10)
+    until(lambda: not Path(f"/proc/{follower}/cmdline").exists(), "it ends too")
     assert alive(router).get("/health")[0] == 200, "and the next one owns the log"
