@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	>/dev/null 2>&1 && { echo "$$p"; break; }; done)
 VENV := .venv
 PY := $(VENV)/bin/python
-FOLDERS := app ingest projections router replay deploy bench tests
+FOLDERS := app ingest migrations projections router replay deploy bench tests
 
 DYNAMO ?= 1.6.1
 ONCE ?= 0

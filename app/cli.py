@@ -1,6 +1,6 @@
 """The console script `picklog`: which commands there are, and how each one ends.
 
-Commands stand in modules of their own (`config_cli`, `log_cli`, `replay_cli`, `serve`).
+Commands stand in modules of their own (`audit_cli`, `config_cli`, `log_cli`, `replay_cli`, `serve`).
 A module is imported when its command is asked for: reading the configuration alone costs
 half a second of imports, and `picklog --help` should not. That is the one place where
 imports stand inside functions.
@@ -62,8 +62,22 @@ def _replay_commands() -> typer.Typer:
     return replay_app
 
 
+def _audit_commands() -> typer.Typer:
+    from app.audit_cli import audit_app
+
+    return audit_app
+
+
+def _database_commands() -> typer.Typer:
+    from app.db_cli import db_app
+
+    return db_app
+
+
 GROUPS: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
     "config": ("Check and show the configuration.", _config_commands),
+    "audit": ("The SQL record of picks: follow a log, ask, report, rebuild.", _audit_commands),
+    "db": ("Schema of the audit database.", _database_commands),
     "log": ("Look at a log: ranges and sizes, records, check words.", _log_commands),
     "replay": ("Ask recorded picks again, offline.", _replay_commands),
 }
@@ -171,20 +185,20 @@ def serve(
     from app.serve import serve as run_router
 
     with refusals_told():
-        loaded = _loaded(config)
+        loaded = loaded_config(config)
         say_overcommitted(loaded.config, data)
         raise typer.Exit(run_router(loaded, data))
 
 
 def follower(config: ConfigOption = None, data: DataOption = DEFAULT_DATA) -> None:
-    """Follow the log of a data directory and write checkpoints; `serve` starts it by itself."""
+    """Follow the log of a data directory for a parent process; `serve` starts it by itself."""
     from app.serve import follow
 
     with refusals_told():
-        raise typer.Exit(follow(data, _loaded(config, tell=False)))
+        raise typer.Exit(follow(data, loaded_config(config, tell=False)))
 
 
-def _loaded(path: Path | None, tell: bool = True) -> Any:
+def loaded_config(path: Path | None, tell: bool = True) -> Any:
     """The configuration, with the process log set up as it says. tell: warnings are logged."""
     from app.config_cli import report_refusal
     from app.config_findings import ConfigError

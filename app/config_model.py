@@ -58,7 +58,7 @@ class Config(Section):
     checkpoints: CheckpointSettings = Field(
         default=CheckpointSettings(), description="Fold state written aside."
     )
-    audit: AuditSettings = Field(default=AuditSettings(), description="SQL record; not in this release.")
+    audit: AuditSettings = Field(default=AuditSettings(), description="SQL record of picks.")
     shadow: ShadowSettings = Field(
         default=ShadowSettings(), description="Second picker; not in this release."
     )

@@ -63,7 +63,7 @@ RELOAD_CLASS: dict[str, ReloadClass] = {
     "log": ReloadClass.PROCESS,
     "log.kafka": ReloadClass.IGNORED,
     "checkpoints": ReloadClass.PROCESS,
-    "audit": ReloadClass.IGNORED,
+    "audit": ReloadClass.PROCESS,
     "shadow": ReloadClass.IGNORED,
     "admin": ReloadClass.IMMEDIATE,
     "logging": ReloadClass.IMMEDIATE,

@@ -18,7 +18,7 @@ from app.config_dynamo import (
 )
 from app.config_findings import Finding, KeyPath, value_at
 from app.config_model import Config
-from app.config_storage import AuditSettings, KafkaSettings, LogKind
+from app.config_storage import KafkaSettings, LogKind
 from projections.bounds import NAMESPACES_MAX
 
 KUBERNETES: KeyPath = ("dynamo", "discovery", "kubernetes")
@@ -216,7 +216,6 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
         (("dynamo", "load", "transport"), dynamo.load.transport is LoadTransport.BROKER, "use direct"),
         (("dynamo", "kv"), dynamo.kv.enabled, "picks are by load"),
         (("dynamo", "event_bus"), dynamo.event_bus.enabled, "no listener is started"),
-        (("audit",), config.audit != AuditSettings(), "read the log with `picklog replay`"),
         (("shadow",), config.shadow.config is not None, "no shadow picker is started"),
         (
             ("log", "kafka"),

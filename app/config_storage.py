@@ -1,16 +1,18 @@
 """The sections about what is kept: the event log, checkpoints, the SQL record, the shadow picker.
 
-Keys and defaults: contract, section 6. `log.kafka`, `audit` and `shadow` are read and checked, but their
-features are not in this release; `config_rules` says so.
+Keys and defaults: contract, section 6. `log.kafka` and `shadow` are read and checked, but their features are
+not in this release; `config_rules` says so.
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from app.config_sections import Name, Section, Text
 from app.config_units import ByteSize, Duration, SizeOrShare, duration_within, size_within
+
+DATABASE_SCHEMES = ("sqlite", "sqlite+aiosqlite", "postgresql", "postgresql+asyncpg")
 
 
 class LogKind(StrEnum):
@@ -117,16 +119,31 @@ class CheckpointSettings(Section):
     )
 
 
-class AuditSettings(Section):
-    """The SQL record of picks; not in this release."""
+def _database_address(value: SecretStr) -> SecretStr:
+    """The message holds no input: an address may hold a password."""
+    scheme, separator, _ = value.get_secret_value().partition("://")
+    if separator and scheme not in DATABASE_SCHEMES:
+        raise ValueError(f"is no address of a database: begin with {', '.join(DATABASE_SCHEMES)}")
+    return value
 
-    url: SecretStr = Field(
+
+class AuditSettings(Section):
+    """The SQL record of picks."""
+
+    enabled: bool = Field(default=True, description="false writes none; it can be rebuilt from the log.")
+    url: Annotated[SecretStr, AfterValidator(_database_address)] = Field(
         default=SecretStr("sqlite+aiosqlite:///{data}/audit.sqlite"),
         description="SQLAlchemy address; may hold a password, so it is masked.",
     )
-    retention: Duration = Field(default=Duration(30 * 86_400_000_000), description="Age of kept rows.")
-    candidates: int = Field(
-        default=2, ge=0, le=65_536, description="Candidate rows a pick, besides the winner."
+    retention: Annotated[Duration, duration_within("1m", "3650d")] = Field(
+        default=Duration(30 * 86_400_000_000), description="Age of kept rows, log time. 1m to 3650d."
+    )
+    bytes: SizeOrShare = Field(
+        default=SizeOrShare(ByteSize(10 << 30), None),
+        description="Ceiling of a SQLite file, beyond which the oldest rows go; a size or a share.",
+    )
+    candidates: Annotated[int, Field(ge=0, le=65_536)] | Literal["all"] = Field(
+        default=2, description="Candidate rows of each phase, winner included. 0 to 65536, or all."
     )
 
 

@@ -27,12 +27,13 @@ class Ceilings(NamedTuple):
     log: int
     raw: int
     checkpoints: int
+    audit: int
     reserve: int
 
     @property
     def sum_bytes(self) -> int:
         """All of them together."""
-        return self.log + self.raw + self.checkpoints + self.reserve
+        return self.log + self.raw + self.checkpoints + self.audit + self.reserve
 
 
 def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
@@ -42,8 +43,13 @@ def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
         bytes_of(config.log.retention.bytes, file_system_bytes),
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
         bytes_of(config.checkpoints.bytes, file_system_bytes),
+        bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
         RESERVE_BYTES,
     )
+
+
+def _is_in_data(config: Config) -> bool:
+    return config.audit.enabled and "{data}" in config.audit.url.get_secret_value()
 
 
 def say_overcommitted(config: Config, data: Path, disk: Disk | None = None) -> bool:
@@ -60,6 +66,7 @@ def say_overcommitted(config: Config, data: Path, disk: Disk | None = None) -> b
         log_bytes=ceilings.log,
         raw_bytes=ceilings.raw,
         checkpoints_bytes=ceilings.checkpoints,
-        remedy="lower log.retention.bytes, log.raw.bytes or checkpoints.bytes",
+        audit_bytes=ceilings.audit,
+        remedy="lower log.retention.bytes, log.raw.bytes, checkpoints.bytes or audit.bytes",
     )
     return True

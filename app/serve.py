@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 from app.checkpoint_store import CheckpointFolder
 from app.config_load import LoadedConfig
@@ -31,30 +32,35 @@ async def _serve(loaded: LoadedConfig, data: Path) -> int:
     return await process.run()
 
 
-def follow(data: Path, loaded: LoadedConfig) -> int:
-    """Run the follower of a data directory until it is told to stop, or its parent is gone."""
+def follow(data: Path, loaded: LoadedConfig, with_parent: bool = True) -> int:
+    """Run the follower of a data directory until it is told to stop.
+
+    with_parent: it ends when the process that started it is gone.
+    """
     os.umask(0o077)
-    return run_to_end(_follow(data, loaded))
+    return run_to_end(_follow(data, loaded, with_parent))
 
 
-async def _follow(data: Path, loaded: LoadedConfig) -> int:
+async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool) -> int:
     settings = loaded.config.checkpoints
     file_system = os.statvfs(data)
     ceiling = bytes_of(settings.bytes, file_system.f_blocks * file_system.f_frsize)
     store = CheckpointFolder(checkpoint_folder(data), keep=settings.keep, bytes_max=ceiling)
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
-    with open_log(data) as opened:
+    with open_log(data) as opened, open_log(data) as audited:
         following = asyncio.create_task(Follower(opened.reader, store).run())
-        endings = {
-            following,
-            asyncio.create_task(stopped.wait()),
-            asyncio.create_task(end_with_parent(os.getppid())),
-        }
+        endings: set[asyncio.Task[Any]] = {following, asyncio.create_task(stopped.wait())}
+        if with_parent:
+            endings.add(asyncio.create_task(end_with_parent(os.getppid())))
+        if loaded.config.audit.enabled:
+            from app.audit_following import follow_audit  # here: the main process needs no SQL
+
+            endings.add(asyncio.create_task(follow_audit(loaded.config, data, audited)))
         done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        if following in done:
-            following.result()  # raises what ended it
+        for task in done:
+            task.result()  # raises what ended it
     return 0

@@ -1,0 +1,37 @@
+"""The audit inside the follower: it comes and goes with it, and its troubles are its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import structlog
+
+from app.audit_database import AuditRefused
+from app.audit_settings import sink_settings
+from app.audit_sink import AuditSink
+from app.config_model import Config
+from app.log_places import OpenLog
+
+log = structlog.get_logger("picklog.audit")
+
+
+async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
+    """Write the audit of a log until cancelled. `opened`: for it alone.
+
+    Never returns by itself: an address that cannot be used is told, and the rest of the
+    follower goes on.
+    """
+    file_system = os.statvfs(data)
+    size_bytes = file_system.f_blocks * file_system.f_frsize
+    try:
+        sink = AuditSink(opened.reader, opened.checkpoints, sink_settings(config.audit, data, size_bytes))
+    except AuditRefused as problem:
+        log.error("no audit is written", cause=str(problem))
+        await asyncio.Event().wait()
+        return
+    try:
+        await sink.run()
+    finally:
+        await sink.close()

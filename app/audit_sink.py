@@ -1,0 +1,329 @@
+"""The audit's sink: follows the log, writes rows, catches up from its own mark.
+
+It reads with a cursor of its own and reads on only when there is room, so that the log
+itself is the buffer: at most two batches of rows are in memory, one being written while
+the next is projected. A database that is away, locked or full is tried again with a growing pause, the
+same batch each time; nothing is dropped, and no request waits, because this runs in the follower.
+
+On resume the mark must lie in this very log: the log's id and the check word of the record
+at the mark are compared. Where retention removed records before they were written, the
+gap is a row of `sink_gaps`, and what goes on behind it begins anew.
+
+Sources: issue text of the audit; decisions 43, 63; field reports B-133, B-135.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import structlog
+from sqlalchemy.engine import URL
+
+from app.audit_candidates import candidates_of
+from app.audit_database import AuditAway, AuditError, AuditRefused, upgrade, writing_engine
+from app.audit_projector import AuditProjector
+from app.audit_retention import Retention
+from app.audit_rows import AuditRows, GapNoticed, SinkMark
+from app.audit_writer import SINK, AuditWriter
+from app.fold_start import FoldStart, start_fold
+from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
+from projections.events.control import RecordCondemned
+from projections.events.kinds import Kind
+from projections.events.ports import CheckpointStore, LogCorrupt, LogReader, OffsetGone
+from projections.fold import FoldStopped
+
+log = structlog.get_logger("picklog.audit")
+
+READ_BYTES = 1 << 19
+ROWS_MAX = 20_000  # of one transaction, exceeded by the rows of one record at most
+FLUSH_S = 0.25  # how long rows wait for more before they are written
+MARK_S = 5.0  # how long a mark may wait that moved without rows
+WAIT_S = 0.5
+SLICE_S = 0.002
+PAUSE_S_MIN = 0.5
+PAUSE_S_MAX = 30.0
+
+
+class SinkSettings(NamedTuple):
+    """How a sink writes.
+
+    url: of the database. retention_us: age of rows that are kept, None for ever.
+    bytes_max: of a SQLite file, None without a ceiling.
+    candidates: rows a phase; None for every candidate.
+    """
+
+    url: URL
+    retention_us: int | None
+    bytes_max: int | None
+    candidates: int | None
+
+
+class MarkMismatch(AuditRefused):
+    """The mark in the database is not a place of this log."""
+
+
+def check_mark(reader: LogReader, mark: SinkMark) -> None:
+    """Raises MarkMismatch unless the log holds, or held, the record that the mark names."""
+    if mark.log_id != reader.log_id:
+        raise MarkMismatch(
+            f"the audit database follows log {mark.log_id.hex()}, this is log {reader.log_id.hex()}:"
+            " move that database aside or name another one in audit.url"
+        )
+    if mark.offset >= reader.end_offset():
+        raise MarkMismatch(
+            f"the audit database is at offset {mark.offset}, the log ends at {reader.end_offset() - 1}:"
+            " records that it had are gone; restore the log, or move the database aside"
+        )
+    if mark.offset < reader.first_offset():
+        return
+    batches = reader.read(mark.offset, 1)
+    same = batches and batches[0].first_offset == mark.offset
+    if not same or check_word(batches[0].records[0]) != mark.check:
+        raise MarkMismatch(
+            f"the log's record at offset {mark.offset} is not the one that the audit database has seen:"
+            " the log was cut and written anew; move the database aside"
+        )
+
+
+class AuditSink:
+    """Follows one log into one database. on_written(offset): told after each transaction.
+
+    patient: waits for a database that is away; otherwise that is raised.
+    written, rows, failures: newest offset written, rows so far, attempts that failed.
+    """
+
+    def __init__(
+        self,
+        reader: LogReader,
+        checkpoints: CheckpointStore | None,
+        settings: SinkSettings,
+        *,
+        sink: str = SINK,
+        on_written: Callable[[int], None] | None = None,
+        patient: bool = True,
+        pause_s_min: float = PAUSE_S_MIN,
+    ) -> None:
+        self._reader = reader
+        self._checkpoints = checkpoints
+        self._settings = settings
+        self._sink = sink
+        self._on_written = on_written
+        self._patient = patient
+        self._pause_s_min = pause_s_min
+        self._engine = writing_engine(settings.url)
+        self._writer = AuditWriter(self._engine, reader.log_id, sink)
+        self._retention = Retention(self._engine, settings.retention_us, settings.bytes_max)
+        self._condemned: frozenset[int] = frozenset()
+        self.written = -1
+        self.rows = 0
+        self.failures = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled. Nothing but a bug ends it: what is wrong is logged and tried again."""
+        pause = self._pause_s_min
+        while True:
+            began = time.monotonic()
+            try:
+                await self.follow()
+            except FoldStopped as stop:
+                await self._condemnation(stop.offset)
+                log.warning("the audit folds anew", cause=str(stop))
+            except OffsetGone:
+                log.warning("the audit was overtaken by the log's retention")
+            except (AuditError, LogCorrupt, OSError) as problem:
+                self.failures += 1
+                log.error("the audit does not go on", cause=str(problem), again_s=pause)
+            if time.monotonic() - began > PAUSE_S_MAX:
+                pause = self._pause_s_min
+            await asyncio.sleep(pause)
+            pause = min(PAUSE_S_MAX, pause * 2)
+
+    async def follow(self, until: int | None = None) -> None:
+        """Prepare the database and follow from its mark, for ever or up to offset `until` - 1.
+
+        Raises what is wrong: AuditRefused, AuditAway before the first read, FoldStopped,
+        OffsetGone, LogCorrupt.
+        """
+        await upgrade(self._engine)
+        mark = await self._writer.mark()
+        projector, rows = self._start(mark)
+        storing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                more = await self._collect(projector, rows, until)
+                if storing is not None:
+                    await storing
+                storing = asyncio.create_task(self._store(rows))
+                rows = AuditRows()
+                if not more:
+                    await storing
+                    return
+        finally:
+            if storing is not None and not storing.done():
+                storing.cancel()
+                await asyncio.gather(storing, return_exceptions=True)
+
+    async def rebuild(self, end: int) -> None:
+        """Write every record before `end` from the log's oldest on, whatever is there already.
+
+        For a sink with a name of its own, which it forgets when all is done; the follower's mark
+        moves ahead then. Interrupted, it goes on where it was. Raises as `follow`.
+        """
+        await upgrade(self._engine)
+        follower = AuditWriter(self._engine, self._reader.log_id)
+        known = await follower.mark()
+        if known is not None and (known.offset < end or known.log_id != self._reader.log_id):
+            check_mark(self._reader, known)  # a copy of the log may be older than the database
+        await self.follow(end)
+        mark = await self._writer.mark()
+        if mark is not None:
+            await follower.advance(mark.offset, mark.check)
+        await self._writer.forget()
+
+    async def close(self) -> None:
+        """Let go of the database."""
+        await self._engine.dispose()
+
+    # -- where to begin ----------------------------------------------------------------
+
+    def _start(self, mark: SinkMark | None) -> tuple[AuditProjector, AuditRows]:
+        reader, rows = self._reader, AuditRows()
+        first = reader.first_offset()
+        if mark is not None:
+            check_mark(reader, mark)
+        written = first - 1 if mark is None else mark.offset
+        lost = max(written, -1) + 1 < first
+        start = self._fold_before(max(written, first - 1))
+        mark_of_fold = start.fold.mark
+        if mark_of_fold.offset > written:  # rows can be said from here on only
+            lost = True
+        projector = AuditProjector(
+            start.fold,
+            max(written, start.next_offset - 1),
+            self._settings.candidates,
+            candidates_of(self._settings.candidates, reader, self._checkpoints),
+        )
+        if mark is not None and lost:
+            at = mark_of_fold.time or time.time_ns() // 1000
+            gap = GapNoticed(written + 1, start.next_offset - 1, at, "retention")
+            log.error("records were gone before the audit had them", first=gap.first, last=gap.last)
+            rows.changes.append((gap.last, gap))
+        if mark is None or lost:
+            projector.begin(rows)
+        if rows.changes and mark_of_fold.offset >= 0:
+            rows.last = (mark_of_fold.offset, mark_of_fold.check)
+        self._position = start.next_offset
+        self.written = written
+        return projector, rows
+
+    def _fold_before(self, offset: int) -> FoldStart:
+        """A fold at or before an offset; where none can be had, the oldest one behind it."""
+        start = start_fold(self._reader, self._checkpoints, before=offset, condemned=self._condemned)
+        if not start.incomplete or self._checkpoints is None:
+            return start
+        for info in self._checkpoints.list():
+            later = start_fold(self._reader, self._checkpoints, before=info.offset, condemned=self._condemned)
+            if later.checkpoint is not None:
+                return later
+        return start
+
+    async def _condemnation(self, offset: int) -> None:
+        """Skip the record at `offset` next time, if the log says by now that everybody does."""
+        position = max(offset, self._reader.first_offset())
+        while batches := self._reader.read(position, READ_BYTES):
+            for batch in batches:
+                for at, data in enumerate(batch.records, batch.first_offset):
+                    if peek_kind(data) == Kind.RECORD_CONDEMNED and _condemns(at, data, offset):
+                        self._condemned |= {offset}
+                        return
+                position = batch.first_offset + len(batch.records)
+            await asyncio.sleep(0)
+
+    # -- following ---------------------------------------------------------------------
+
+    async def _collect(self, projector: AuditProjector, rows: AuditRows, until: int | None) -> bool:
+        """Project until there are enough rows or they have waited long enough; False at `until`."""
+        due: float | None = None
+        mark_due = time.monotonic() + MARK_S
+        while rows.count < ROWS_MAX:
+            if until is not None and self._position >= until:
+                return False
+            batches = self._reader.read(self._position, READ_BYTES)
+            now = time.monotonic()
+            if not batches:
+                if until is not None:
+                    return False
+                if (due is not None and now >= due) or (rows.last is not None and now >= mark_due):
+                    break
+                wait_s = WAIT_S if due is None else max(0.001, min(WAIT_S, due - now))
+                await self._reader.wait(self._position, wait_s)
+                await asyncio.sleep(0.01 if due is None else min(wait_s, 0.05))
+                continue
+            for batch in batches:
+                now = await self._project(projector, batch.first_offset, batch.records, rows, until, now)
+                if rows.count >= ROWS_MAX:
+                    break
+            if rows.count and due is None:
+                due = now + FLUSH_S
+            if due is not None and now >= due:
+                break
+        return True
+
+    async def _project(
+        self,
+        projector: AuditProjector,
+        first: int,
+        records: Sequence[bytes],
+        rows: AuditRows,
+        until: int | None,
+        now: float,
+    ) -> float:
+        """Project records of one batch, giving the loop back now and then; the time it is then."""
+        for offset, data in enumerate(records, first):
+            if until is not None and offset >= until:
+                break
+            projector.apply(offset, data, rows)
+            self._position = offset + 1
+            if rows.count >= ROWS_MAX:
+                break
+            if not offset % 64 and time.monotonic() - now > SLICE_S:
+                await asyncio.sleep(0)
+                now = time.monotonic()
+        return now
+
+    async def _store(self, rows: AuditRows) -> None:
+        """Write one batch, however often it takes. Raises AuditRefused, AuditAway if not patient."""
+        pause = self._pause_s_min
+        said = False
+        while rows.last is not None:
+            try:
+                self.rows += await self._writer.write(rows)
+                break
+            except AuditAway as problem:
+                self.failures += 1
+                if not self._patient:
+                    raise
+                if not said:
+                    log.error("the audit database is away, rows wait in the log", cause=str(problem))
+                    said = True
+                await asyncio.sleep(pause)
+                pause = min(PAUSE_S_MAX, pause * 2)
+        if rows.last is None:
+            return
+        if said:
+            log.info("the audit database is back", offset=rows.last[0])
+        self.written = rows.last[0]
+        if self._on_written is not None:
+            self._on_written(self.written)
+        await self._retention.due(rows.last[0])
+
+
+def _condemns(at: int, data: bytes, offset: int) -> bool:
+    try:
+        fact = decode_record(at, data).fact
+    except RecordRefused:
+        return False
+    return isinstance(fact, RecordCondemned) and fact.offset == offset

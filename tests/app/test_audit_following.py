@@ -1,0 +1,57 @@
+"""The audit inside the follower: writes while it runs; a bad address is its own trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from app.audit_database import AuditError
+from app.audit_following import follow_audit
+from app.audit_query import ask
+from app.config_load import check_data
+from app.config_model import Config
+from app.log_places import open_log
+from tests.app.audit_site import eventful, sqlite_url
+from tests.app.log_on_disk import written
+
+
+def configured(audit: dict[str, Any]) -> Config:
+    return check_data({"audit": audit}, extras=frozenset())[0]
+
+
+async def picks(data: Path) -> int:
+    """Rows of picks so far; 0 before there is a table."""
+    try:
+        found = await ask(sqlite_url(data), "SELECT count(*) FROM picks")
+    except AuditError:
+        return 0
+    return int(found.rows[0][0])
+
+
+async def test_it_writes_into_the_data_directory(tmp_path: Path) -> None:
+    data = written(eventful(), tmp_path / "data")
+    with open_log(data) as opened:
+        following = asyncio.create_task(follow_audit(configured({}), data, opened))
+        async with asyncio.timeout(60):
+            while await picks(data) < 8:  # noqa: ASYNC110  # another connection looks
+                await asyncio.sleep(0.02)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert await picks(data) == 8
+
+
+async def test_an_address_that_cannot_be_used_is_told_and_ends_nothing(
+    tmp_path: Path,
+) -> None:
+    data = written(eventful(), tmp_path / "data")
+    with open_log(data) as opened, capture_logs() as lines:
+        config = configured({"url": "sqlite:///:memory:"})
+        following = asyncio.create_task(follow_audit(config, data, opened))
+        done, _ = await asyncio.wait({following}, timeout=0.05)
+        assert not done
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert [line["event"] for line in lines] == ["no audit is written"]

@@ -1,0 +1,20 @@
+"""What a configuration says of the audit."""
+
+from pathlib import Path
+
+from app.audit_settings import sink_settings
+from app.config_storage import AuditSettings
+from projections.bounds import GIB
+
+
+def test_defaults_are_a_file_in_the_data_directory() -> None:
+    found = sink_settings(AuditSettings(), Path("/d"), 100 * GIB)
+    assert found.url.database == "/d/audit.sqlite"
+    assert (found.candidates, found.bytes_max) == (2, 10 * GIB)
+    assert found.retention_us == 30 * 86_400_000_000
+
+
+def test_all_candidates_have_no_limit() -> None:
+    settings = AuditSettings.model_validate({"candidates": "all", "bytes": "10%"})
+    found = sink_settings(settings, Path("/d"), 100 * GIB)
+    assert (found.candidates, found.bytes_max) == (None, 10 * GIB)

@@ -1,0 +1,65 @@
+"""Texts of reports: windows are literals whose form is checked, columns that are drawn exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.audit_query import ask
+from app.sql_queries import REPORTS, Report, sql_of
+from tests.app.audit_site import eventful, sqlite_url, write
+from tests.replay.recorded_log import RecordedLog
+
+
+@pytest.mark.parametrize("report", REPORTS.values(), ids=lambda report: report.name)
+def test_a_text_has_no_placeholder_left(report: Report) -> None:
+    assert ":" not in sql_of(report).replace("00:00:00", "").replace("23:59:59", "")
+
+
+@pytest.mark.parametrize("time", ["2026-11-29", "now'; DROP TABLE picks; --", "2026-11-29T18:41:00Z", ""])
+def test_a_time_of_another_form_is_refused(time: str) -> None:
+    with pytest.raises(ValueError, match="no time of the form"):
+        sql_of(REPORTS["workers"], from_at=time)
+
+
+async def test_what_is_drawn_is_a_column_of_the_answer(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    await write(eventful().log, url)
+    for report in REPORTS.values():
+        answer = await ask(url, sql_of(report))
+        drawn = {*report.plot.along, *report.plot.values, *report.plot.series}
+        assert drawn <= set(answer.columns), report.name
+
+
+@pytest.mark.req("EVS-09")
+async def test_which_workers_existed_then_is_one_question(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    world = eventful()
+    await write(world.log, url)
+
+    async def workers(at: int) -> list[tuple[object, ...]]:
+        return [row[1:3] for row in (await ask(url, sql_of(REPORTS["fleet"], at=at))).rows]
+
+    assert await workers(0) == []
+    assert await workers(3) == [("1", "aggregated")]
+    assert await workers(8) == [("1", "aggregated"), ("2", "aggregated"), ("3", "aggregated")]
+    assert await workers(world.log.end_offset()) == [("2", "aggregated")]
+
+
+async def test_stretches_of_silence_are_told_apart(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    world = RecordedLog(2)
+    replica = world.replica()
+    for _ in range(2):
+        world.sample(1, 500)
+        replica.read()
+        replica.end(replica.ask("heard"))
+        world.pass_time(10_000_000)
+        replica.read()
+        replica.end(replica.ask("in silence"))
+    await write(world.log, url, candidates=8)
+    answer = await ask(url, sql_of(REPORTS["stalls"]))
+    silent = [row for row in answer.rows if row[1] == "1" and row[4] == "silent"]
+    assert len(silent) == 2
+    assert [row[7] for row in silent] == [1, 1]
