@@ -102,7 +102,7 @@ def test_old_objects_are_left_alone_in_a_process_that_serves() -> None:
     before = gc.get_threshold()
     try:
         serving_collector()
-        assert gc.get_threshold()[:2] == before[:2]
+        assert all(gc.get_threshold()[n] >= before[n] for n in (0, 1)), "young ones seldom"
         assert gc.get_threshold()[2] >= 1_000_000
         freeze_collected()
         frozen = gc.get_freeze_count()
