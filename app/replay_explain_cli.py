@@ -14,7 +14,9 @@ from rich.table import Table
 from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import open_log
 from app.marks import Marks
-from app.replay_output import JsonOption, LogOption, or_dash, plain_console, print_json, say
+from app.pick_index import PickIndex
+from app.replay_output import JsonOption, LogOption, ProgressBar, or_dash, plain_console, print_json, say
+from app.replay_steps import data_of, with_steps
 from replay.explain import PickNotFound, explain
 
 
@@ -27,7 +29,12 @@ def explain_command(
     with refusals_told(), open_log(log) as opened:
         marks = Marks(opened.reader)
         try:
-            found = explain(opened.reader, opened.checkpoints, name, marks.time_text)
+            reader = opened.reader
+            with ProgressBar(reader.first_offset(), reader.end_offset(), "indexing") as advance:
+                data = data_of(opened.name)
+                index = PickIndex(data, reader, advance) if data is not None else None
+            checkpoints = with_steps(opened.checkpoints, opened.name)
+            found = explain(reader, checkpoints, name, marks.time_text, index)
         except PickNotFound as missing:
             fail(EXIT_USAGE, str(missing), "give a pick id, a request id, an offset or `last`")
         if as_json:

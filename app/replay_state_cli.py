@@ -16,6 +16,7 @@ from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import open_log
 from app.marks import MarkRefused
 from app.replay_output import JsonOption, LogOption, ProgressBar, or_dash, plain_console, print_json, say
+from app.replay_steps import with_steps
 from app.state_document import diff_document, state_document
 from replay.timeline import StateGone
 
@@ -32,12 +33,13 @@ def state_command(
 ) -> None:
     """The state of the log at a mark; with --diff what changed up to another one, in words."""
     with refusals_told(), open_log(log) as opened:
+        checkpoints = with_steps(opened.checkpoints, opened.name)
         try:
             with ProgressBar(opened.reader.first_offset(), opened.reader.end_offset(), "folding") as advance:
                 if diff is None:
-                    found = state_document(opened.reader, opened.checkpoints, at, advance)
+                    found = state_document(opened.reader, checkpoints, at, advance)
                 else:
-                    found = diff_document(opened.reader, opened.checkpoints, at, diff, advance)
+                    found = diff_document(opened.reader, checkpoints, at, diff, advance)
         except MarkRefused as refused:
             fail(EXIT_USAGE, str(refused.message))
         except StateGone as gone:

@@ -39,6 +39,7 @@ from app.replay_output import (
     range_of,
     say,
 )
+from app.replay_steps import with_steps
 from app.whatif_document import PickRows, whatif_document
 from app.whatif_page import whatif_page
 from projections.events.control import PickSettings
@@ -79,7 +80,15 @@ def whatif_command(
         first, last = range_of(marks, start, stop)
         with _written(csv_file) as out, ProgressBar(first, last, "asking again") as advance:
             each = PickRows(out, marks.time_text).add if out is not None else None
-            found = what_if(opened.reader, opened.checkpoints, first, last, alternatives, advance, each)
+            found = what_if(
+                opened.reader,
+                with_steps(opened.checkpoints, opened.name),
+                first,
+                last,
+                alternatives,
+                advance,
+                each,
+            )
         document = whatif_document(found, marks.time_text)
         if html_file is not None:
             with _written(html_file) as page:

@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from app.log_places import OpenLog, open_log
+from app.replay_steps import with_steps
 from projections.events.ports import LogCorrupt, LogError
 from replay.condemned import condemned_of
 from replay.engine import Part, parts_of
@@ -42,10 +43,11 @@ def verify_by_processes(
     Raises what reading the log raises, LogError when a process died.
     """
     count = 1 if processes == 1 else processes * PARTS_PER_PROCESS
-    parts = parts_of(opened.reader, opened.checkpoints, start, stop, count)
+    checkpoints = with_steps(opened.checkpoints, opened.name)
+    parts = parts_of(opened.reader, checkpoints, start, stop, count)
     if processes == 1 or len(parts) == 1:
-        return verify(opened.reader, opened.checkpoints, start, stop, on_progress), 1
-    condemned = condemned_of(opened.reader, opened.checkpoints, parts[0].start)
+        return verify(opened.reader, checkpoints, start, stop, on_progress), 1
+    condemned = condemned_of(opened.reader, checkpoints, parts[0].start)
     processes = min(processes, len(parts))
     context = multiprocessing.get_context("spawn")
     done = context.Array("q", len(parts), lock=False)
@@ -89,7 +91,11 @@ def _verify_part(where: str, part: Part, condemned: frozenset[int], place: int) 
     try:
         with open_log(Path(where)) as opened:
             report = verify(
-                opened.reader, opened.checkpoints, on_progress=advance, condemned=condemned, part=part
+                opened.reader,
+                with_steps(opened.checkpoints, opened.name),
+                on_progress=advance,
+                condemned=condemned,
+                part=part,
             )
     except LogCorrupt:  # behind the part, and the parent's to tell
         if report is None:

@@ -2,7 +2,7 @@
 
 64 aggregated workers of `ranks` ranks are sampled 7,000 times a second of log time; a replica
 picks on the state as it stands, so that every pick can be repeated. Picks, the fold and the
-picker are the real ones; only time is made up. Checkpoints are written as a follower would.
+picker are the real ones; only time is made up. Checkpoints and steps are written as a follower would.
 
     python -m bench.replay_log DIR [--records N] [--picks-every N]
 """
@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from app.checkpoint_store import CheckpointFolder
 from app.log_places import checkpoint_folder
+from app.replay_steps import Steps
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_settings import SegmentSettings
 from projections.bounds import MIB
@@ -54,7 +55,8 @@ class BusyLog:
 
     def __init__(self, data: Path, ranks: int, checkpoint_s: int = 60) -> None:
         self.store = SegmentLog.open_owner(data, STORE)
-        self.checkpoints = CheckpointFolder(checkpoint_folder(data), keep=10_000)
+        self.checkpoints = CheckpointFolder(checkpoint_folder(data))
+        self.steps = Steps(data)
         self.ranks = ranks
         self.fold = Fold()
         self.time = START_US
@@ -83,6 +85,7 @@ class BusyLog:
         if self._batch:
             self.store.commit(self._batch)
             self._batch = []
+            self.steps.offer(self.fold, self.store.log_id)
 
     def begin(self) -> None:
         """The lane, the settings, the fleet, its publishers and the replica."""

@@ -7,10 +7,10 @@ whole outcome is compared, so a document that says "equal" is what happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
-from projections.events.codec import RecordRefused, decode_record, peek_kind
+from projections.events.codec import RecordRefused, decode_record
 from projections.events.envelope import LANE
 from projections.events.kinds import Kind
 from projections.events.picks import (
@@ -26,13 +26,14 @@ from projections.events.picks import (
 )
 from projections.events.ports import CheckpointStore, LogReader
 from replay.engine import Asked, Replay
-from replay.log_walk import records_of
+from replay.log_walk import record_at, records_of
 from replay.verify import compare
 from router.picker.pick import candidate_table
 from router.picker.rows import CandidateRow, unpack_rows
 
 WINDOW_RECORDS = 1 << 16
 END_WINDOW_RECORDS = 1 << 20  # how far beyond a pick its end is looked for
+_PICK_MADE, _DISPATCH_ENDED = int(Kind.PICK_MADE), int(Kind.DISPATCH_ENDED)
 Times = Callable[[int], str]
 
 
@@ -40,11 +41,29 @@ class PickNotFound(LookupError):
     """No pick in the log answers to that name."""
 
 
-def find_pick(reader: LogReader, name: str) -> tuple[int, PickMade]:
+class Index(Protocol):
+    """Where picks and ends of the older part of a log stand. Offsets are hints, to be read and compared."""
+
+    @property
+    def indexed_end(self) -> int:
+        """Records from this offset on are not in it."""
+
+    def picks(self, name: str) -> Iterator[int]:
+        """Offsets that may hold the pick of this id or request id, newest first."""
+
+    def ends(self, pick_id: bytes) -> Iterator[int]:
+        """Offsets that may hold the end of a pick."""
+
+    def last_pick(self) -> int | None:
+        """Offset of the newest pick in it."""
+
+
+def find_pick(reader: LogReader, name: str, index: Index | None = None) -> tuple[int, PickMade]:
     """The pick that `name` means: a pick id (32 hex digits), a request id, an offset
     (`18233` or `0:18233`) or `last`. Of several with one request id, the newest.
 
-    Raises PickNotFound. Reads backwards in windows, so the newest are found at once.
+    Raises PickNotFound. Reads backwards in windows, so the newest are found at once, and
+    asks the index for what lies before its end.
     """
     lane, _, number = name.rpartition(":")
     if number.isdecimal() and lane in ("", str(LANE)) and len(number) < 20:
@@ -52,18 +71,25 @@ def find_pick(reader: LogReader, name: str) -> tuple[int, PickMade]:
         if found is not None:
             return found
     first, stop = reader.first_offset(), reader.end_offset()
-    while stop > first:
-        start = max(first, stop - WINDOW_RECORDS)
+    begin = first if index is None else max(first, index.indexed_end)
+    while stop > begin:
+        start = max(begin, stop - WINDOW_RECORDS)
         newest: tuple[int, PickMade] | None = None
         for offset, data in records_of(reader, start, stop):
-            if peek_kind(data) != Kind.PICK_MADE:
+            if data[3] != _PICK_MADE:
                 continue
-            fact = decode_record(offset, data).fact
-            if isinstance(fact, PickMade) and _answers(fact, name):
-                newest = (offset, fact)
+            record = record_at(offset, data)
+            if record is not None and isinstance(record.fact, PickMade) and _answers(record.fact, name):
+                newest = (offset, record.fact)
         if newest is not None:
             return newest
         stop = start
+    if index is not None:
+        last = index.last_pick() if name == "last" else None
+        for offset in (last,) if last is not None else index.picks(name):
+            found = _pick_at(reader, offset)
+            if found is not None and _answers(found[1], name):
+                return found
     raise PickNotFound(f"no pick {name!r} between offsets {first} and {reader.end_offset()}")
 
 
@@ -84,15 +110,21 @@ def _pick_at(reader: LogReader, offset: int) -> tuple[int, PickMade] | None:
 
 
 def explain(
-    reader: LogReader, checkpoints: CheckpointStore | None, name: str, to_time: Times
+    reader: LogReader,
+    checkpoints: CheckpointStore | None,
+    name: str,
+    to_time: Times,
+    index: Index | None = None,
 ) -> dict[str, Any]:
     """The document of one pick. `to_time` makes RFC 3339 text of a log time.
 
+    index: of the log's older part; without one all of it may have to be read.
+
     Raises PickNotFound and what the reader raises.
     """
-    offset, fact = find_pick(reader, name)
+    offset, fact = find_pick(reader, name, index)
     asked = Replay(reader, checkpoints, offset, offset + 1).at(offset, fact)
-    return document(asked, _end_of(reader, asked), to_time)
+    return document(asked, _end_of(reader, asked, index), to_time)
 
 
 def document(asked: Asked, end: DispatchEnded | None, to_time: Times) -> dict[str, Any]:
@@ -230,14 +262,28 @@ def _row(
     }
 
 
-def _end_of(reader: LogReader, asked: Asked) -> DispatchEnded | None:
-    stop = asked.offset + END_WINDOW_RECORDS
-    for offset, data in records_of(reader, asked.offset + 1, stop):
-        if peek_kind(data) == Kind.DISPATCH_ENDED:
-            fact = decode_record(offset, data).fact
-            if isinstance(fact, DispatchEnded) and fact.pick_id == asked.fact.pick_id:
-                return fact
+def _end_of(reader: LogReader, asked: Asked, index: Index | None) -> DispatchEnded | None:
+    """The end of a pick's dispatch: by the index, and within a window in what it does not hold."""
+    start = asked.offset + 1
+    if index is not None and start < index.indexed_end:
+        for offset in index.ends(asked.fact.pick_id):
+            for at, data in records_of(reader, offset, offset + 1):
+                end = _end_at(at, data, asked.fact.pick_id)
+                if end is not None:
+                    return end
+        start = index.indexed_end
+    for offset, data in records_of(reader, start, start + END_WINDOW_RECORDS):
+        if data[5] == _DISPATCH_ENDED:
+            end = _end_at(offset, data, asked.fact.pick_id)
+            if end is not None:
+                return end
     return None
+
+
+def _end_at(offset: int, data: bytes, pick_id: bytes) -> DispatchEnded | None:
+    record = record_at(offset, data)
+    fact = record.fact if record is not None else None
+    return fact if isinstance(fact, DispatchEnded) and fact.pick_id == pick_id else None
 
 
 def _end(end: DispatchEnded | None, to_time: Times) -> dict[str, Any] | None:
