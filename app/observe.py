@@ -186,9 +186,6 @@ class Observer:
         self._lost = self._counter(
             "picklog_appends_lost_total", "Own records that the log did not take, shed ones included."
         )
-        self._shed = self._counter(
-            "picklog_facts_shed_total", "Facts of the fleet left out for want of room."
-        )
         self._folded = self._counter("picklog_folded_records_total", "Records folded by this process.")
         self._restarts = self._enum_counter(
             "picklog_fold_restarts_total", "Folds that started anew.", "reason", RestartCause
@@ -254,10 +251,6 @@ class Observer:
     def noticed(self, notice: Notice) -> None:
         """Something at ingest that people should read."""
         self.on_notices((notice,))
-
-    def facts_shed(self, fact: tuple[Any, ...]) -> None:
-        """The log had no room for a fact of the fleet."""
-        self._shed.inc()
 
     # What the log's dealings tell ----------------------------------------------------
 

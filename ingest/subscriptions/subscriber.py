@@ -282,7 +282,7 @@ class Subscriber:
         )
         if state is SubscriptionState.BACKOFF and reason not in (Reason.STALLED, Reason.STOPPED):
             said = f": {detail}" if detail else ""
-            text = f"{namespace}/{publisher_id} at {publisher.address[:80]}, {reason}{said}"
+            text = f"{namespace}/{publisher_id}, {reason}{said}"
             ports.on_notice(StatusNotice("load subscription backs off", text, "warning"))
 
     def _stop_timer(self) -> None:

@@ -110,10 +110,8 @@ def test_what_ingest_leaves_out_is_counted_without_reaching_the_fold() -> None:
     observer = Observer()
     observer.discovery_refused(discovery(DiscoveryKind.MALFORMED, times=3))
     observer.noticed(StatusNotice("event sources may not be read"))
-    observer.facts_shed(())
     after = scraped(observer)
     assert value(after, "continuum_dynamo_discovery_events_total", kind="malformed") == 3
-    assert value(after, "picklog_facts_shed_total") == 1
 
 
 def test_old_news_is_counted_and_not_told() -> None:
