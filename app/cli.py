@@ -62,6 +62,12 @@ def _replay_commands() -> typer.Typer:
     return replay_app
 
 
+def _capture_commands() -> typer.Typer:
+    from app.capture_cli import capture_app
+
+    return capture_app
+
+
 def _audit_commands() -> typer.Typer:
     from app.audit_cli import audit_app
 
@@ -79,6 +85,7 @@ GROUPS: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
     "audit": ("The SQL record of picks: follow a log, ask, report, rebuild.", _audit_commands),
     "db": ("Schema of the audit database.", _database_commands),
     "log": ("Look at a log: ranges and sizes, records, check words.", _log_commands),
+    "capture": ("A window of a log as one file, and back.", _capture_commands),
     "replay": ("Ask recorded picks again, offline.", _replay_commands),
 }
 """Groups of commands, with the line of help that is shown before they are imported."""

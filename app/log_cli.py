@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
-from app.log_places import DEFAULT_DATA, open_log
+from app.log_places import data_directory, open_log
 from app.log_report import LogReport, log_report
 from app.marks import Marks
 from app.record_text import kind_of_text, record_document
@@ -43,7 +43,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
     """Ranges, rates, sizes and horizon of a log."""
     with refusals_told(), open_log(log) as opened:
-        report = log_report(log or DEFAULT_DATA, opened.reader)
+        report = log_report(data_directory(opened), opened.reader)
     if report.horizon_seconds < HORIZON_WARN_SECONDS:
         hours = report.horizon_seconds / 3600
         print(f"warning: at this rate records last {hours:.1f} h, under 24 h", file=sys.stderr)
@@ -89,7 +89,7 @@ def verify_command(log: LogOption = None, as_json: JsonOption = False) -> None:
         acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
         end = reader.end_offset()
         with _progress(reader.first_offset(), end) as advance:
-            found = check_log(log_folder(log or DEFAULT_DATA), end, advance)
+            found = check_log(log_folder(data_directory(opened)), end, advance)
         missing = max(0, acknowledged - end)
     if as_json:
         _print_json(_check_document(found, missing))

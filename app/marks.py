@@ -78,6 +78,7 @@ class Marks:
         self._reader = reader
         self._first = reader.first_offset()
         self._end = reader.end_offset()
+        self._begin: int = getattr(reader, "window_start", self._first)  # of a capture: behind its lead-in
         self._skew_of_second: dict[int, int] = {}
 
     def offset(self, text: str) -> int:
@@ -89,7 +90,7 @@ class Marks:
         if len(text) > MARK_CHARACTERS_MAX:
             raise MarkRefused(f"a mark of {len(text)} characters: at most {MARK_CHARACTERS_MAX} are read")
         if text == "begin":
-            return self._first
+            return self._begin
         if text == "end":
             return self._end
         found = _OFFSET.fullmatch(text)

@@ -72,6 +72,7 @@ DOORS = {
     "rich": ("app/",),
     "pydantic": ("app/config_",),
     "prometheus_client": ("app/",),
+    "cryptography": ("app/capture_signature",),
 }
 """Foreign library -> beginnings of the paths that may import it."""
 

@@ -55,13 +55,27 @@ class Chunk(NamedTuple):
     first_offset: int
 
 
+class Span(NamedTuple):
+    """A stretch of a file that holds one segment: where it begins, its bytes."""
+
+    position: int
+    size: int
+
+
 class StoredSegment:
     """An open segment file. Not for use by several threads at once."""
 
-    def __init__(self, folder: Path, first_offset: int, name: str | None = None) -> None:
-        """Open it, plain or compressed, or the file `name`. Raises FileNotFoundError, LogCorrupt."""
+    def __init__(
+        self, folder: Path, first_offset: int, name: str | None = None, within: Span | None = None
+    ) -> None:
+        """Open it, plain or compressed, or the file `name`. Raises FileNotFoundError, LogCorrupt.
+
+        within: the part of that file that is a compressed segment.
+        """
         self.name, self._fd = _open_either(folder, first_offset, name)
-        self.is_compressed = COMPRESSED in self.name
+        self._within = within
+        self._base = within.position if within is not None else 0
+        self.is_compressed = COMPRESSED in self.name or within is not None
         self._chunks: list[Chunk] = []
         self._plain_bytes = 0
         self._cached = (-1, b"")
@@ -83,7 +97,7 @@ class StoredSegment:
 
     def stored_bytes(self) -> int:
         """Bytes on disk as the file's length says."""
-        return os.fstat(self._fd).st_size
+        return os.fstat(self._fd).st_size if self._within is None else self._within.size
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to `size` plain bytes from `position`, fewer at the end. Raises LogCorrupt."""
@@ -124,7 +138,7 @@ class StoredSegment:
         last = index + 1 == len(self._chunks)
         stored_end = self._table_at if last else self._chunks[index + 1].stored
         plain_end = self._plain_bytes if last else self._chunks[index + 1].plain
-        stored = os.pread(self._fd, stored_end - chunk.stored, chunk.stored)
+        stored = os.pread(self._fd, stored_end - chunk.stored, self._base + chunk.stored)
         try:
             plain = zstandard.ZstdDecompressor().decompress(stored, max_output_size=CHUNK_BYTES_MAX)
         except zstandard.ZstdError as problem:
@@ -135,15 +149,15 @@ class StoredSegment:
         return plain
 
     def _read_table(self) -> None:
-        size = os.fstat(self._fd).st_size
-        tail = os.pread(self._fd, _TABLE_TAIL.size, max(0, size - _TABLE_TAIL.size))
+        size, base = self.stored_bytes(), self._base
+        tail = os.pread(self._fd, _TABLE_TAIL.size, base + max(0, size - _TABLE_TAIL.size))
         if len(tail) != _TABLE_TAIL.size:
             raise SegmentRefused("too short for a compressed segment")
         plain_bytes, check, position = _TABLE_TAIL.unpack(tail)
         length = size - position - _SKIPPABLE.size
         if not _TABLE_HEAD.size + _TABLE_TAIL.size <= length <= 64 + _ROW.size * INDEX_ENTRIES_MAX:
             raise SegmentRefused("no table at the end of the compressed segment")
-        table = os.pread(self._fd, length, position + _SKIPPABLE.size)
+        table = os.pread(self._fd, length, base + position + _SKIPPABLE.size)
         if xxhash.xxh3_64_intdigest(table[:-16]) != check:
             raise SegmentRefused("the check word of the compressed segment's table differs")
         magic, rows, _ = _TABLE_HEAD.unpack_from(table)
@@ -174,17 +188,35 @@ def compressed_parts(segment: StoredSegment, entries: Sequence[IndexEntry], leve
 
     entries: the footer's sparse index: each zstd frame begins at one of its batches.
     """
-    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+    packing = Packing(level)
     starts = [(0, segment.header.first_offset)] + [(e.position, e.first_offset) for e in entries[1:]]
-    rows: list[bytes] = []
-    stored, size = 0, segment.size()
+    size = segment.size()
     for index, (plain, offset) in enumerate(starts):
         end = starts[index + 1][0] if index + 1 < len(starts) else size
-        part = compressor.compress(segment.read_at(plain, end - plain))
-        rows.append(_ROW.pack(stored, plain, offset))
-        stored += len(part)
-        yield part
-    body = _TABLE_HEAD.pack(_TABLE_MAGIC, len(rows), 0) + b"".join(rows) + size.to_bytes(8, "little")
-    check = xxhash.xxh3_64_intdigest(body)
-    table = body + check.to_bytes(8, "little") + stored.to_bytes(8, "little")
-    yield _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(table)) + table
+        yield packing.chunk(segment.read_at(plain, end - plain), offset)
+    yield packing.table()
+
+
+class Packing:
+    """Makes the compressed form of one segment out of its plain bytes, chunk by chunk."""
+
+    def __init__(self, level: int) -> None:
+        self.stored_bytes = self.plain_bytes = 0
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        self._rows: list[bytes] = []
+
+    def chunk(self, plain: bytes, first_offset: int) -> bytes:
+        """One zstd frame. plain: whole batches, the segment's header before the first ones."""
+        part: bytes = self._compressor.compress(plain)
+        self._rows.append(_ROW.pack(self.stored_bytes, self.plain_bytes, first_offset))
+        self.stored_bytes += len(part)
+        self.plain_bytes += len(plain)
+        return part
+
+    def table(self) -> bytes:
+        """The skippable frame that ends it."""
+        head = _TABLE_HEAD.pack(_TABLE_MAGIC, len(self._rows), 0)
+        body = head + b"".join(self._rows) + self.plain_bytes.to_bytes(8, "little")
+        check = xxhash.xxh3_64_intdigest(body)
+        table = body + check.to_bytes(8, "little") + self.stored_bytes.to_bytes(8, "little")
+        return _SKIPPABLE.pack(_SKIPPABLE_MAGIC, len(table)) + table

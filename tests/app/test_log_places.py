@@ -6,7 +6,8 @@ import pytest
 import typer
 
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, refusals_told
-from app.log_places import OpenLog, open_log
+from app.log_places import OpenLog, data_directory, open_log
+from tests.app.captures import capture_of
 from tests.app.log_on_disk import some_picks, written
 
 
@@ -62,7 +63,7 @@ def test_without_a_place_and_without_the_default_the_command_says_what_to_name(
 
 def test_a_missing_directory_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
     status, told = refused(Path("nowhere"), capsys)
-    assert (status, "nowhere: no such directory" in told) == (EXIT_UNREACHABLE, True)
+    assert (status, "nowhere: no such file or directory" in told) == (EXIT_UNREACHABLE, True)
 
 
 def test_a_directory_without_a_log_is_unreachable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,10 +80,24 @@ def test_the_folder_of_segments_itself_points_to_its_parent(
     assert f"name the data directory, {data}" in told
 
 
-@pytest.mark.parametrize("where", ["kafka:site.yaml", "window.capture"])
-def test_places_of_a_later_release_are_refused_by_name(
-    where: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("window.capture").write_bytes(b"x")
-    status, told = refused(Path(where), capsys)
+def test_a_place_of_a_later_release_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    status, told = refused(Path("kafka:site.yaml"), capsys)
     assert (status, "not in this release" in told) == (EXIT_USAGE, True)
+
+
+def test_a_capture_is_a_place_with_its_base_as_checkpoint(tmp_path: Path) -> None:
+    world = some_picks()
+    capture_of(world.log, None, tmp_path / "a.capture", 12)
+    with open_log(tmp_path / "a.capture") as opened:
+        assert seen(opened) == world.log.end_offset()
+        assert [info.offset for info in opened.checkpoints.list()] == [opened.reader.first_offset() - 1]
+        assert (opened.name, opened.data) == (str(tmp_path / "a.capture"), None)
+        with pytest.raises(typer.Exit) as ended:
+            data_directory(opened)
+        assert ended.value.exit_code == EXIT_USAGE
+
+
+def test_a_file_that_is_no_capture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("window.capture").write_bytes(b"x")
+    status, told = refused(Path("window.capture"), capsys)
+    assert (status, "no capture" in told) == (EXIT_USAGE, True)

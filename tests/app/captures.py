@@ -1,0 +1,35 @@
+"""Captures on disk, for tests of the file, its reader and the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from app.capture_file import CaptureFile
+from projections.events.ports import CheckpointStore, LogReader
+from replay.capture import Plan, manifest_of, plan_capture, write_capture
+
+
+def capture_of(
+    reader: LogReader,
+    checkpoints: CheckpointStore | None,
+    path: Path,
+    start: int = 0,
+    stop: int | None = None,
+    **changes: object,
+) -> Plan:
+    """Capture a window of a log to a file; `changes` go into the manifest."""
+    plan = plan_capture(reader, checkpoints, start, reader.end_offset() if stop is None else stop)
+    with CaptureFile(path, reader.log_id) as file:
+        settings = write_capture(reader, checkpoints, plan, file)
+        manifest = manifest_of(
+            plan,
+            log_id=reader.log_id,
+            settings=settings,
+            origin={"log_id": reader.log_id.hex(), "before": None, "after": None},
+            product="picklog 0",
+            written_at="2026-01-01T00:00:00Z",
+            times=(None, None),
+            is_redacted=False,
+        )
+        file.finish({**manifest, **changes})
+    return plan
