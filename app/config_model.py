@@ -60,7 +60,7 @@ class Config(Section):
     )
     audit: AuditSettings = Field(default=AuditSettings(), description="SQL record of picks.")
     shadow: ShadowSettings = Field(
-        default=ShadowSettings(), description="Second picker; not in this release."
+        default=ShadowSettings(), description="Second picker that decides and never acts."
     )
     admin: AdminSettings = Field(default=AdminSettings(), description="The /admin interface.")
     logging: LoggingSettings = Field(default=LoggingSettings(), description="The process log.")

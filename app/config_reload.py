@@ -64,7 +64,7 @@ RELOAD_CLASS: dict[str, ReloadClass] = {
     "log.kafka": ReloadClass.IGNORED,
     "checkpoints": ReloadClass.PROCESS,
     "audit": ReloadClass.PROCESS,
-    "shadow": ReloadClass.IGNORED,
+    "shadow": ReloadClass.IMMEDIATE,
     "admin": ReloadClass.IMMEDIATE,
     "logging": ReloadClass.IMMEDIATE,
     "metrics": ReloadClass.IGNORED,

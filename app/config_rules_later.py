@@ -216,7 +216,6 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
         (("dynamo", "load", "transport"), dynamo.load.transport is LoadTransport.BROKER, "use direct"),
         (("dynamo", "kv"), dynamo.kv.enabled, "picks are by load"),
         (("dynamo", "event_bus"), dynamo.event_bus.enabled, "no listener is started"),
-        (("shadow",), config.shadow.config is not None, "no shadow picker is started"),
         (
             ("log", "kafka"),
             config.log.kind is LogKind.SEGMENTS and config.log.kafka != KafkaSettings(),

@@ -1,7 +1,7 @@
 """The sections about what is kept: the event log, checkpoints, the SQL record, the shadow picker.
 
-Keys and defaults: contract, section 6. `log.kafka` and `shadow` are read and checked, but their features are
-not in this release; `config_rules` says so.
+Keys and defaults: contract, section 6. `log.kafka` is read and checked, but its feature is not in this
+release; `config_rules` says so.
 """
 
 from enum import StrEnum
@@ -148,6 +148,8 @@ class AuditSettings(Section):
 
 
 class ShadowSettings(Section):
-    """A second picker that decides and is logged, never acts; not in this release."""
+    """A second picker that decides and is written down beside the real one, never acts."""
 
-    config: Text | None = Field(default=None, description="Configuration file of the shadow.")
+    config: Text | None = Field(
+        default=None, description="Configuration file of the shadow, beside this one or absolute."
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from app.checkpoint_store import CheckpointFolder
 from app.config_load import LoadedConfig
 from app.follower import Follower, end_with_parent
+from app.follower_jobs import ask_again
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
 from app.processes import on_stop_signals, run_to_end, serving_collector
@@ -48,7 +49,7 @@ async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool) -> int:
     store = CheckpointFolder(checkpoint_folder(data), keep=settings.keep, bytes_max=ceiling)
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
-    with open_log(data) as opened, open_log(data) as audited:
+    with open_log(data) as opened, open_log(data) as audited, open_log(data) as asked:
         following = asyncio.create_task(Follower(opened.reader, store).run())
         endings: set[asyncio.Task[Any]] = {following, asyncio.create_task(stopped.wait())}
         if with_parent:
@@ -57,6 +58,7 @@ async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool) -> int:
             from app.audit_following import follow_audit  # here: the main process needs no SQL
 
             endings.add(asyncio.create_task(follow_audit(loaded.config, data, audited)))
+        endings.add(asyncio.create_task(ask_again(loaded, data, asked, tells=with_parent)))
         done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()

@@ -216,7 +216,6 @@ def test_thresholds_are_not_negative(key: str) -> None:
         ({"dynamo": {"load": {"transport": "broker"}}}, "dynamo.load.transport"),
         ({"dynamo": {"kv": {"enabled": True}}}, "dynamo.kv"),
         (bus(), "dynamo.event_bus"),
-        ({"shadow": {"config": "other.yaml"}}, "shadow"),
         ({"log": {"kafka": {"bootstrap_servers": ["k:9092"]}}}, "log.kafka"),
         ({"global_prompts": {"default": "be brief"}}, "global_prompts"),
         ({"kv_cache_index": {"enabled": True}}, "kv_cache_index"),
