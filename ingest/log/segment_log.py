@@ -163,6 +163,16 @@ class SegmentLog:
         self._wake()
         return first
 
+    def jump(self, offset: int) -> None:
+        """Let the next record take `offset`: in a copy of a log whose offsets jump there.
+
+        Raises CommitFailed for an offset that was used, LogFull and LogFailed as `commit`.
+        """
+        if offset < self.end_offset():
+            raise CommitFailed(f"offset {offset} was used, the next one is {self.end_offset()}")
+        if offset > self.end_offset():
+            self._with_reserve(lambda: self._roll(offset), True)
+
     def close(self) -> None:
         """Give back room taken ahead, write the manifest, let the lock go."""
         if self._failed is None:
@@ -247,13 +257,17 @@ class SegmentLog:
             return True
         return bool(created) and tail.newest_stamp - created > self.settings.segment_age_us
 
-    def _roll(self) -> None:
-        """Seal the segment and open the next one at the same offset. Repeatable until it succeeds."""
+    def _roll(self, first: int | None = None) -> None:
+        """Seal the segment and open the next one, at the same offset or at `first`.
+
+        Repeatable until it succeeds.
+        """
         tail = self._tail
         end, stamp = tail.end_offset, tail.newest_stamp
         footer, head = encode_footer(tail.header, end, tail.index.entries, tail.head, tail.position)
         self._take_room(len(footer))
-        header = SegmentHeader(self._log_id, end, os.urandom(MARK_BYTES), stamp, head)
+        begin = end if first is None else first
+        header = SegmentHeader(self._log_id, begin, os.urandom(MARK_BYTES), stamp, head)
         fd = prepare_segment(self.disk, self.folder, header)
         try:
             self._write(footer)
@@ -266,7 +280,7 @@ class SegmentLog:
         self._note(SegmentState.SEALED, head.hex(), tail.position + len(footer))
         os.close(tail.fd)
         at = HEADER_BYTES
-        self._tail = OpenTail(fd, header, at, at, end, chain_start(header), IndexBuilder(), stamp)
+        self._tail = OpenTail(fd, header, at, at, begin, chain_start(header), IndexBuilder(), stamp)
 
     # Notes and news ------------------------------------------------------------------
 
