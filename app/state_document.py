@@ -16,9 +16,10 @@ from projections.events.held import LedgerLine
 from projections.events.picks import Phase
 from projections.events.ports import CheckpointStore, LogReader
 from projections.fold import Fold
-from replay.change_words import settings_changes, words_of
+from replay.change_words import words_of
 from replay.changes import Changes, WorkerChange, changes_between
 from replay.log_walk import Progress
+from replay.setting_words import settings_changes
 from replay.timeline import RankLoad, StateGone, load_at, state_at, unanswered_at
 
 BEYOND_END_US = 2 * SECOND_US  # a log that goes on ticks each second: a later time is none of it

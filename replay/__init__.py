@@ -18,6 +18,7 @@ Looking at another time
   timeline.py      the state at an offset
   changes.py       what changed between two offsets
   change_words.py  the same in sentences
+  setting_words.py what differs between versions of the settings
 
 Asking otherwise
   alternative.py   the same question under other settings

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from projections.bounds import SECOND_US
-from projections.events.held import SettingsHeld
 from projections.events.picks import Verdict
 from projections.load.store import HeldSample
 from replay.changes import Changes, Event, WorkerChange, worker_name
+from replay.setting_words import value_text
 from replay.timeline import RankLoad
 
 NAMED_MAX = 3
-SETTINGS_NAMED_MAX = 12
 EVENTS_TOLD_MAX = 1_000
 TOGETHER_US = SECOND_US  # events of one kind this close are told in one sentence
 Times = Callable[[int], str]
@@ -23,8 +20,7 @@ Times = Callable[[int], str]
 
 def words_of(changes: Changes, to_time: Times) -> list[str]:
     """One sentence a change. to_time: text of a log time."""
-    told = _settings_words(*changes.settings)
-    found = [_event_words(group, told, to_time) for group in _groups(changes.events[:EVENTS_TOLD_MAX])]
+    found = [_event_words(group, to_time) for group in _groups(changes.events[:EVENTS_TOLD_MAX])]
     unsaid = changes.dropped + max(0, len(changes.events) - EVENTS_TOLD_MAX)
     if unsaid:
         found.append(f"{unsaid} further events are not told one by one")
@@ -33,16 +29,6 @@ def words_of(changes: Changes, to_time: Times) -> list[str]:
     found += _sample_words(changes)
     found += _dispatch_words(changes)
     return found or ["nothing changed"]
-
-
-def settings_changes(before: SettingsHeld | None, after: SettingsHeld | None) -> dict[str, tuple[Any, Any]]:
-    """Dotted keys of the masked settings whose values differ, with both values."""
-    was, now = _flat(before), _flat(after)
-    return {
-        key: (was.get(key), now.get(key))
-        for key in sorted(was.keys() | now.keys())
-        if was.get(key) != now.get(key)
-    }
 
 
 def _groups(events: Sequence[Event]) -> list[list[Event]]:
@@ -62,7 +48,7 @@ def _groups(events: Sequence[Event]) -> list[list[Event]]:
     return groups
 
 
-def _event_words(group: list[Event], settings: str, to_time: Times) -> str:
+def _event_words(group: list[Event], to_time: Times) -> str:
     first = group[0]
     when = f" at {to_time(first.at)} (offset {first.offset})"
     if len(group) > 1:
@@ -70,45 +56,11 @@ def _event_words(group: list[Event], settings: str, to_time: Times) -> str:
         more = f" and {len(group) - NAMED_MAX} more" if len(group) > NAMED_MAX else ""
         return f"{len(group)} {first.several}{when}: {names}{more}"
     kind = "worker " if first.kind == "worker" else "publisher " if first.kind == "subscription" else ""
-    changed = f": {settings}" if first.kind == "config" and settings else ""
-    return f"{kind}{first.subject} {first.what}{when}{changed}"
-
-
-def _settings_words(before: SettingsHeld | None, after: SettingsHeld | None) -> str:
-    differing = settings_changes(before, after)
-    parts = [f"{key} {_value(was)} -> {_value(now)}" for key, (was, now) in differing.items()]
-    more = f" and {len(parts) - SETTINGS_NAMED_MAX} more" if len(parts) > SETTINGS_NAMED_MAX else ""
-    return "" if before is None else ", ".join(parts[:SETTINGS_NAMED_MAX]) + more
-
-
-def _flat(held: SettingsHeld | None) -> dict[str, Any]:
-    """The settings by dotted key; what a pick reads where the text is not a JSON object."""
-    if held is None:
-        return {}
-    try:
-        document = json.loads(held.settings)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or not document:
-        return held.pick._asdict()
-    found: dict[str, Any] = {}
-    waiting: list[tuple[str, Any]] = [("", document)]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict) and value:
-            waiting += [(f"{path}.{name}" if path else str(name), inner) for name, inner in value.items()]
-        else:
-            found[path] = value
-    return found
-
-
-def _value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return f"{kind}{first.subject} {first.what}{when}{first.detail and ': '}{first.detail}"
 
 
 def _worker_words(change: WorkerChange) -> str:
-    parts = [f"{name} {_value(was)} -> {_value(now)}" for name, was, now in change.fields]
+    parts = [f"{name} {value_text(was)} -> {value_text(now)}" for name, was, now in change.fields]
     return f"worker {worker_name(change.worker)} changed: {', '.join(parts)}"
 
 
@@ -132,7 +84,7 @@ def _sample_words(changes: Changes) -> Iterator[str]:
         return
     moved.sort(key=lambda entry: (-entry[0], entry[1].rank))
     largest = [
-        f"{_rank(after)} {_value(_blocks(before.sample))} -> {_value(_blocks(after.sample))}"
+        f"{_rank(after)} {value_text(_blocks(before.sample))} -> {value_text(_blocks(after.sample))}"
         for _, before, after in moved[:NAMED_MAX]
     ]
     ranks = "1 rank reports" if len(moved) == 1 else f"{len(moved)} ranks report"

@@ -21,6 +21,7 @@ from projections.notices import FleetPublished, Notice
 from projections.registry.fleet import Role, Worker
 from replay.fold_cursor import FoldCursor, Watcher
 from replay.log_walk import Progress
+from replay.setting_words import settings_words
 from replay.timeline import RankLoad, StateGone, load_at, state_at, unanswered_at
 
 EVENTS_KEPT = 10_000
@@ -35,7 +36,7 @@ class Event(NamedTuple):
     """Something that happened to `subject`. at: log time.
 
     what: the rest of the sentence; several: the same for many subjects at once, "" where
-    such events are told one by one.
+    such events are told one by one. detail: what follows the time.
     """
 
     offset: int
@@ -44,6 +45,7 @@ class Event(NamedTuple):
     subject: str
     what: str
     several: str = ""
+    detail: str = ""
 
 
 class WorkerChange(NamedTuple):
@@ -146,22 +148,26 @@ class _Diary:
         }
         self._cursor: FoldCursor | None = None
         self._workers: dict[WorkerKey, Worker] = {}
+        self._settings: SettingsHeld | None = None
 
     def open(self, cursor: FoldCursor) -> None:
         """What comes from here on counts."""
         self._cursor = cursor
         self._workers = dict(cursor.fold.state.registry.fleet.workers)
+        self._settings = cursor.fold.settings_now
         self.counts.clear()
         self.ends.clear()
         cursor.seen_notices = self._noticed
 
-    def _say(self, offset: int, kind: str, subject: str, what: str, several: str = "") -> None:
+    def _say(
+        self, offset: int, kind: str, subject: str, what: str, several: str = "", detail: str = ""
+    ) -> None:
         if self._cursor is None:
             return
         if len(self.events) >= EVENTS_KEPT:
             self.dropped += 1
             return
-        self.events.append(Event(offset, self._cursor.fold.mark.time, kind, subject, what, several))
+        self.events.append(Event(offset, self._cursor.fold.mark.time, kind, subject, what, several, detail))
 
     def _noticed(self, offset: int, notices: Sequence[Notice]) -> None:
         if any(type(notice) is FleetPublished for notice in notices):
@@ -184,7 +190,16 @@ class _Diary:
                 self._say(offset, "worker", worker_name(workers[key]), "joined", "workers joined")
 
     def _adopted(self, offset: int, fact: ConfigAdopted) -> None:
-        self._say(offset, "config", f"settings version {fact.version}", f"by {fact.proposed_by}")
+        if self._cursor is None:
+            return
+        before, self._settings = self._settings, self._cursor.fold.settings_now
+        self._say(
+            offset,
+            "config",
+            f"settings version {fact.version}",
+            f"by {fact.proposed_by}",
+            detail=settings_words(before, self._settings),
+        )
 
     def _opened(self, offset: int, fact: LaneOpened) -> None:
         self._say(offset, "owner", "another process", f"became the log's owner ({fact.cause})")

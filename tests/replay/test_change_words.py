@@ -1,10 +1,9 @@
 """Changes read as sentences, one a change; what happened to many at once is told once."""
 
 from projections.events.discovery import KeyDeleted, Keyspace
-from projections.events.held import SettingsHeld
-from replay.change_words import settings_changes, words_of
+from replay.change_words import words_of
 from replay.changes import changes_between
-from tests.replay.recorded_log import SETTINGS, RecordedLog
+from tests.replay.recorded_log import RecordedLog
 from tests.replay.test_changes import eventful, found_in
 
 
@@ -43,15 +42,3 @@ def test_many_workers_that_leave_at_once_are_one_sentence() -> None:
     [sentence] = words_of(found_in(world, start), at)
     assert sentence.startswith("6 workers left at T1000000 (offset ")
     assert sentence.endswith("dynamo/3 (aggregated, model tiny) and 3 more")
-
-
-def test_settings_are_compared_key_by_key_and_by_what_picks_read_where_there_is_no_text() -> None:
-    def held(text: str, staleness_us: int) -> SettingsHeld:
-        pick = SETTINGS._replace(max_staleness_us=staleness_us)
-        return SettingsHeld(1, "x", b"", text, pick, True, 0, 0)
-
-    assert settings_changes(held('{"a":{"b":1,"c":[2]}}', 1), held('{"a":{"b":3,"c":[2]}}', 1)) == {
-        "a.b": (1, 3)
-    }
-    assert settings_changes(held("{}", 1), held("no JSON", 2)) == {"max_staleness_us": (1, 2)}
-    assert settings_changes(None, None) == {}
