@@ -115,6 +115,7 @@ class Scout:
                 break
             start = found[-1].first_offset + len(found[-1].records)
         self._buffer.extendleft(reversed(between))
+        self._skip_to(cursor.fold.mark.offset)
 
     def next_pick(self, cursor: FoldCursor) -> tuple[int, PickMade] | None:
         """Fold up to the next as-of; (offset, pick) that was made on it, None at the end."""
@@ -164,6 +165,14 @@ class Scout:
         else:
             self._used += count
         return True
+
+    def _skip_to(self, mark: int) -> None:
+        """A checkpoint inside the first stretch: the fold holds what the stretch begins with."""
+        while self._buffer and self._buffer[0].first_offset + len(self._buffer[0].records) - 1 <= mark:
+            self._buffered -= _cost(self._buffer.popleft().records)
+        if self._buffer:
+            self._used = max(0, mark + 1 - self._buffer[0].first_offset)
+        self.own.forget(mark)
 
     def _drop(self) -> None:
         self._buffer.clear()
