@@ -28,6 +28,8 @@ from tests.simulation.simulator import Simulator
 
 SEEDS = 40  # at most so many are tried for one mutant; most die at once
 
+FIRST = {"_charges_expire_a_second_early": 19}  # where a rule is rarely met: try this seed first
+
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -181,7 +183,7 @@ MUTANTS: list[Mutate] = [
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__.lstrip("_"))
 def test_seeds_notice_a_broken_rule(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch)
-    for seed in range(SEEDS):
+    for seed in (FIRST.get(mutate.__name__, 0), *range(1, SEEDS)):
         try:
             sim = Simulator(seed)
             sim.run()

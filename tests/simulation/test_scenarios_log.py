@@ -14,6 +14,7 @@
 | 7 | `test_two_claimants_at_once_have_one_winner` |
 | 7 | `test_picks_go_on_under_a_new_writer_with_the_numbers_of_the_old_one` |
 | 9 | `test_a_checkpoint_in_the_middle_of_a_listing_is_the_full_fold` |
+| 9 | `test_a_first_pick_behind_a_checkpoint_is_repeated_from_it` |
 | 10 | `test_notes_speak_of_an_earlier_tick_and_agree` |
 | 10 | `test_a_replica_that_disagrees_starts_anew_and_marks_its_picks` |
 | 15 | `test_a_full_disk_sheds_samples_first_and_coverage_stays_true` |
@@ -39,6 +40,7 @@ from projections.events.discovery import KeyPut, PassBegan, PassSettled
 from projections.events.picks import DispatchEnded, PickMade
 from projections.events.signals import FrameRefused, SampleReceived
 from projections.fold import Fold
+from replay.verify import verify
 from tests.simulation.scenario import MS, quiet
 from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Replica, Writer
@@ -225,6 +227,16 @@ def test_a_checkpoint_in_the_middle_of_a_listing_is_the_full_fold() -> None:
             sim.act(owner, lambda: owner.owner.checkpoint_now("start"))
             sim.wait(2 * SECOND_US)
         assert len(sim.checkpoints.list()) >= 3
+
+
+@pytest.mark.req("EVS-06", "EVS-13")
+def test_a_first_pick_behind_a_checkpoint_is_repeated_from_it() -> None:
+    with quiet() as sim:
+        sim.wait(12 * SECOND_US)
+        sim.pick_of(sim.replica)
+        sim.wait(SECOND_US)
+        report = verify(sim.log.store, sim.checkpoints)
+        assert (report.picks, report.equal) == (1, 1)
 
 
 def test_notes_speak_of_an_earlier_tick_and_agree() -> None:
