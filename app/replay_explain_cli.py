@@ -68,8 +68,9 @@ def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
     winner = phase["winner"]
     chosen = f"{winner['namespace']}/{winner['worker']} rank {winner['dp_rank']}" if winner else "none"
     margin = f", margin {phase['margin']:.6f}" if phase["margin"] is not None else ""
+    rotation = f", rotation {phase['rotation']} after it" if winner else ""
     console.print()
-    say(console, bold=name, after=f": {chosen}, reason {phase['reason']}{margin}")
+    say(console, bold=name, after=f": {chosen}, reason {phase['reason']}{margin}{rotation}")
     if not phase["candidates"]:
         return
     table = Table()

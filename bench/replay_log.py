@@ -1,6 +1,6 @@
 """A log as a busy owner writes it, for the benchmarks of replay: samples, ticks, picks and ends.
 
-64 aggregated workers of `ranks` ranks are sampled 7,000 times a second of log time; a replica
+Aggregated workers are sampled 7,000 times a second of log time; a replica
 picks on the state as it stands, so that every pick can be repeated. Picks, the fold and the
 picker are the real ones; only time is made up. Checkpoints and steps are written as a follower would.
 
@@ -39,7 +39,6 @@ from projections.notices import Notice
 from projections.view import Overlay
 from router.picker.pick import pick
 
-WORKERS = 64
 SAMPLES_PER_S = 7_000
 TICK_US = 1_000_000
 PER_COMMIT = 200
@@ -51,12 +50,13 @@ STORE = SegmentSettings(segment_bytes=256 * MIB, reserve_bytes=0, durable=False)
 
 
 class BusyLog:
-    """Writes one log. ranks: of each worker. checkpoint_s: log time between checkpoints."""
+    """Writes one log. checkpoint_s: log time between checkpoints."""
 
-    def __init__(self, data: Path, ranks: int, checkpoint_s: int = 60) -> None:
+    def __init__(self, data: Path, workers: int, ranks: int, checkpoint_s: int = 60) -> None:
         self.store = SegmentLog.open_owner(data, STORE)
         self.checkpoints = CheckpointFolder(checkpoint_folder(data))
         self.steps = Steps(data)
+        self.workers = workers
         self.ranks = ranks
         self.fold = Fold()
         self.time = START_US
@@ -91,7 +91,7 @@ class BusyLog:
         """The lane, the settings, the fleet, its publishers and the replica."""
         self.say(LaneOpened(1, self.time, b"", "new"))
         self.say(ConfigAdopted(1, "start", b"d" * 16, "{}", SETTINGS))
-        for worker in range(1, WORKERS + 1):
+        for worker in range(1, self.workers + 1):
             names = {"namespace": NAMESPACE, "component": "backend", "endpoint": "generate"}
             names = {**names, "instance_id": worker}  # type: ignore[dict-item]
             capacity = {
@@ -151,7 +151,7 @@ class BusyLog:
         self.store.close()
 
     def _sample(self, number: int) -> None:
-        worker, turn = number % WORKERS + 1, number // WORKERS
+        worker, turn = number % self.workers + 1, number // self.workers
         used = (number * 2_654_435_761 >> 7) % 3_000
         at_ms = self.time // 1000
         rank = turn % self.ranks
@@ -188,10 +188,10 @@ class BusyLog:
             self.say(DispatchEnded(before.pick_id, REPLICA, self._own_seq, *end), REPLICA)
 
 
-def build(data: Path, records: int, picks_every: int, ranks: int = 1, checkpoint_s: int = 60) -> float:
+def build(data: Path, records: int, picks_every: int, workers: int = 64, ranks: int = 1) -> float:
     """Write a log of `records` records below `data`; seconds that it took."""
     began = time.perf_counter()
-    log = BusyLog(data, ranks, checkpoint_s)
+    log = BusyLog(data, workers, ranks)
     log.begin()
     log.run(records, picks_every)
     log.close()
@@ -208,7 +208,7 @@ def main() -> int:
     if given.data is None:
         print("a log for the benchmarks of replay; name a new directory to write one")
         return 0
-    seconds = build(given.data, given.records, given.picks_every, given.ranks)
+    seconds = build(given.data, given.records, given.picks_every, ranks=given.ranks)
     print(f"{given.records:,} records in {seconds:.1f} s")
     return 0
 
