@@ -77,26 +77,39 @@ class StagingDirectory:
 
 
 class Counting:
-    """Counts what the other configuration makes of picks; passes rows on. A RowSink and Figures."""
+    """Counts what the other configuration makes of picks, by the rows that were written. A RowSink.
+
+    A write that has begun is ended, also where whoever asked for it is ended: then it counts,
+    and a follower that starts anew goes on behind it.
+    """
 
     def __init__(self, sink: RowSink) -> None:
         self._sink = sink
+        self._writing: asyncio.Task[None] | None = None
         self.results: Counter[ShadowResult] = Counter()
 
     def verified(self, verdict: Verdict) -> None:
         """See shadow.Figures. Production's own verifier counts these."""
 
     def shadowed(self, result: ShadowResult) -> None:
-        """See shadow.Figures."""
-        self.results[result] += 1
+        """See shadow.Figures. Rows are counted here."""
 
     async def mark(self, shadow_config: str) -> int:
         """See RowSink."""
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
         return await self._sink.mark(shadow_config)
 
     async def write(self, rows: Rows) -> None:
         """See RowSink."""
+        self._writing = asyncio.create_task(self._write(rows))
+        await asyncio.shield(self._writing)
+
+    async def _write(self, rows: Rows) -> None:
         await self._sink.write(rows)
+        for row in rows.shadow:
+            moved = ShadowResult.MOVED if row.moved else ShadowResult.SAME
+            self.results[ShadowResult.UNVERIFIABLE if row.moved is None else moved] += 1
 
     async def close(self) -> None:
         """See RowSink."""

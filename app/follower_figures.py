@@ -62,12 +62,12 @@ class FollowerFigures:
 
 
 async def tell_parent(
-    line: Callable[[], bytes], write: Callable[[bytes], object] | None = None, every_s: float = EVERY_S
+    line: Callable[[], bytes], write: Callable[[bytes], object] | None = None, every_s: float | None = None
 ) -> None:
     """Print a line each second until cancelled, or until nobody reads any more."""
     out = sys.stdout.buffer
     while True:
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(EVERY_S if every_s is None else every_s)
         try:
             if write is not None:
                 write(line())
