@@ -340,6 +340,9 @@ class UpstreamConnection(asyncio.Protocol):
         decoder = self._decoder
         assert decoder is not None, "set with the head"
         pieces = decoder.feed(data)
+        if self._receiver is not None and not decoder.done:  # an event goes by
+            self._push(pieces)
+            return
         self._complete = decoder.done
         if self._receiver is not None:
             self._push(pieces)

@@ -225,8 +225,8 @@ def _whole_chunks(data: bytes, found: list[bytes]) -> int:
 
     Stops before whatever is not a plain size with all of its chunk, the last chunk included.
     """
-    place = 0
-    while True:
+    place, size_all = 0, len(data)
+    while place < size_all:
         line_end = data.find(b"\r\n", place, place + _PLAIN_SIZE_BYTES_MAX)
         size = _plain_size(data[place:line_end]) if line_end > 0 else 0
         begin = line_end + 2
@@ -235,6 +235,7 @@ def _whole_chunks(data: bytes, found: list[bytes]) -> int:
             return place
         found.append(data[begin:end])
         place = end + 2
+    return place
 
 
 @lru_cache(SIZES_REMEMBERED)

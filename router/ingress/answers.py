@@ -110,7 +110,7 @@ class RelayedAnswer:
     def write(self, data: bytes, head: bytes = b"") -> None:
         """Bytes of the body. Raises ConnectionError where the client has gone."""
         if self._chunked and data:  # an empty chunk would be the last
-            self._write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
+            self._write(b"".join((head, b"%x\r\n" % len(data), data, b"\r\n")))
         else:
             self._write(head + data if head else data)
 
