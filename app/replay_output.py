@@ -33,7 +33,9 @@ ToOption = Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop b
 
 def range_of(marks: Marks, start: str, stop: str) -> tuple[int, int]:
     """Offsets of a range; ends the command where it runs backwards."""
-    first, last = marks.offset(start), marks.offset(stop)
+    first, last, end = marks.offset(start), marks.offset(stop), marks.offset("end")
+    if first > end:
+        fail(EXIT_USAGE, f"mark {start} is beyond the log, whose newest record is {end - 1}")
     if last < first:
         fail(EXIT_USAGE, f"the range {start} to {stop} runs backwards ({first} to {last})", "swap the marks")
     return first, last

@@ -32,6 +32,8 @@ from app.replay_output import (
 )
 from app.verify_processes import processes_for, verify_by_processes
 from app.version import VERSION
+from ingest.log.segment_reader import SegmentReader
+from projections.events.ports import LogReader
 from replay.agreement import Break, TickBreak
 from replay.verify import Difference, Report
 from router.picker.rows import CandidateRow
@@ -57,8 +59,9 @@ def verify_command(
         with ProgressBar(first, last, "verifying") as advance:
             report, used = verify_by_processes(opened, first, last, wanted, advance)
         seconds = time.monotonic() - began
+        missing = _missing_at_end(opened.reader)
         if as_json:
-            print_json(report_document(report, seconds, used))
+            print_json(report_document(report, seconds, used) | {"missing_acknowledged": missing})
         else:
             print_report(report, seconds, used, opened.name, plain_console())
         if report.damage is not None:
@@ -67,8 +70,16 @@ def verify_command(
         print("warning: no picks in this range", file=sys.stderr)
     for line in warnings_of(report):
         print(f"warning: {printable(line)}", file=sys.stderr)
+    if missing:
+        print(f"warning: missing: {missing} acknowledged records at the end of the log", file=sys.stderr)
     if report.different:
         raise typer.Exit(EXIT_FOUND_WRONG)
+
+
+def _missing_at_end(reader: LogReader) -> int:
+    """Records that the durable mark acknowledged and that are not there."""
+    acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
+    return max(0, acknowledged - reader.end_offset())
 
 
 def report_document(report: Report, seconds: float, processes: int) -> dict[str, Any]:

@@ -150,3 +150,15 @@ def test_a_range_that_runs_backwards_is_bad_usage(data: Path) -> None:
 def test_a_log_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
     result = run("verify", "--log", tmp_path / "nowhere")
     assert result.exit_code == EXIT_UNREACHABLE and result.stderr.count("\n") == 1
+
+
+def test_acknowledged_records_that_are_cut_off_are_told(data: Path) -> None:
+    [segment] = (data / "log").glob("*.seg")
+    segment.write_bytes(segment.read_bytes()[: -segment.stat().st_size // 3])
+    result = run("verify", "--log", data)
+    assert "warning: missing: " in result.stderr and "acknowledged records at the end" in result.stderr
+
+
+def test_a_range_beyond_the_log_is_bad_usage(data: Path) -> None:
+    result = run("verify", "--log", data, "--from", "999")
+    assert result.exit_code == EXIT_USAGE and "beyond the log" in result.stderr
