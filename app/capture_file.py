@@ -252,7 +252,8 @@ class _OpenPart:
 
     def _flush_batch(self) -> None:
         first = self.end_offset - len(self._waiting)
-        for batch in _batches(self._waiting):
+        fits = 0 < len(self._waiting) <= BATCH_RECORDS and self._waiting_bytes <= 2 * BATCH_BYTES
+        for batch in [self._waiting] if fits else _batches(self._waiting):
             data, self._head = encode_batch(self._header.mark, first, batch, self._head)
             before = len(self._index.entries)
             self._index.note(first, self._at)

@@ -28,7 +28,7 @@ from projections.events.picks import PickMade
 from projections.events.ports import CheckpointStore, LogReader
 from replay.condemned import condemned_of
 from replay.fold_cursor import cursor_at, usable_checkpoints
-from replay.log_walk import batches_of, kind_byte, record_at, records_of
+from replay.log_walk import batches_of, record_at, records_of
 
 CAPTURE_FORMAT = 1
 Progress = Callable[[int], None]
@@ -104,7 +104,7 @@ class _Skim:
     def walk(self, reader: LogReader, start: int, stop: int, on_progress: Progress | None) -> None:
         picks = int(Kind.PICK_MADE)
         for batch in batches_of(reader, start, stop):
-            kinds = [*map(kind_byte, batch.records)]
+            kinds = [data[3] or data[5] for data in batch.records]  # as kind_byte, without its call
             self.kinds.update(kinds)
             self.records += len(kinds)
             self.record_bytes += sum(map(len, batch.records))
@@ -200,15 +200,17 @@ def write_capture(
         held: Iterable[bytes] = checkpoint_records(cursor.fold, log_id)
         held = held if rewriter is None else rewriter.base(held)
         writer.base(log_id, cursor.fold.mark.time, _noting(held, settings))
-    adopted = int(Kind.CONFIG_ADOPTED)
+    adopted, due = int(Kind.CONFIG_ADOPTED), plan.kinds.get(Kind.CONFIG_ADOPTED.name.lower(), 0)
     for batch in batches_of(reader, plan.first_offset, plan.stop):
         records: Sequence[bytes] = batch.records
         if rewriter is not None:
             rewrite = rewriter.record
             records = [rewrite(offset, data) for offset, data in enumerate(records, batch.first_offset)]
-        for data in records:
-            if data[3] == adopted:
-                _note_settings(data, settings)
+        if due:
+            for data in records:
+                if data[3] == adopted:
+                    _note_settings(data, settings)
+                    due -= 1
         writer.records(batch.first_offset, records)
         if on_progress is not None:
             on_progress(batch.first_offset)
