@@ -173,11 +173,21 @@ def translated() -> Iterator[None]:
         raise AuditAway(cause_of(problem)) from problem
     except (SQLAlchemyError, OSError, TimeoutError) as problem:
         raise AuditAway(one_line(str(problem)) or type(problem).__name__) from problem
+    except Exception as problem:
+        if not is_of_driver(problem):
+            raise
+        raise AuditAway(cause_of(problem)) from problem
 
 
-def cause_of(problem: DBAPIError) -> str:
+def is_of_driver(problem: Exception) -> bool:
+    """Whether a driver raised it past SQLAlchemy, as asyncpg does while rows are fetched."""
+    return type(problem).__module__.partition(".")[0] in ("asyncpg", "aiosqlite", "sqlite3")
+
+
+def cause_of(problem: Exception) -> str:
     """What the driver said, in one line: not the statement, not its values."""
-    said = str(problem.orig) if problem.orig is not None else type(problem).__name__
+    origin = problem.orig if isinstance(problem, DBAPIError) else problem
+    said = str(origin) if origin is not None else type(problem).__name__
     said = said.split("DETAIL:")[0]  # PostgreSQL's detail names values
     _, _, rest = said.partition(">: ")
     return one_line(rest or said)

@@ -12,8 +12,9 @@ says depends on load. That makes following a busy log cheap, and catching up wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
+from app.audit_candidates import Candidates
 from app.audit_rows import AuditRows
 from projections.audit.rows import ReplicaHeard, ReplicaLeft, WorkerBegan, WorkerEnded, WorkerVersion
 from projections.audit.translation import (
@@ -26,7 +27,6 @@ from projections.audit.translation import (
     replica_row,
     worker_version,
 )
-from projections.bounds import PICK_ROWS_MAX
 from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
 from projections.events.control import ClockTicked, ConfigAdopted, ReplicaGone, ReplicaStarted
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, Keyspace
@@ -38,34 +38,10 @@ from projections.fold import Fold
 from projections.identity import WorkerKey
 from projections.notices import Notice
 from projections.registry.claims import identity_of
-from router.picker.rows import CandidateRow, unpack_rows
 
 PASSED_BY = frozenset((int(Kind.SAMPLE_RECEIVED), int(Kind.FRAME_REFUSED), int(Kind.SUBSCRIPTION_CHANGED)))
 _DISCOVERY = frozenset((int(Kind.KEY_PUT), int(Kind.KEY_DELETED), int(Kind.KEYS_DROPPED)))
 _CLAIMING = frozenset((int(Keyspace.INSTANCES), int(Keyspace.CARDS)))
-
-
-class Candidates(Protocol):
-    """Where the candidates of a pick come from."""
-
-    def of(self, offset: int, fact: PickMade) -> dict[Phase, list[CandidateRow]]:
-        """The candidates of both phases, best first."""
-
-
-class RecordedCandidates:
-    """The best candidates that the pick's own record holds, PICK_ROWS_MAX a phase."""
-
-    def of(self, offset: int, fact: PickMade) -> dict[Phase, list[CandidateRow]]:
-        """See Candidates."""
-        outcome = fact.outcome
-        return {Phase.PREFILL: _unpacked(outcome.prefill.rows), Phase.DECODE: _unpacked(outcome.decode.rows)}
-
-
-def _unpacked(data: bytes) -> list[CandidateRow]:
-    try:
-        return unpack_rows(data)
-    except ValueError:  # of another layout: the pick has its row all the same
-        return []
 
 
 class AuditProjector:
@@ -230,8 +206,3 @@ def _cause(fact: tuple[Any, ...] | None) -> str:
     if isinstance(fact, KeyDeleted):
         return "deleted"
     return "dropped" if isinstance(fact, KeysDropped) else "conflict"
-
-
-def needs_all(limit: int | None) -> bool:
-    """Whether so many candidate rows are more than a pick's record holds."""
-    return limit is None or limit > PICK_ROWS_MAX

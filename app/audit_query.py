@@ -22,6 +22,7 @@ from app.audit_database import (
     AuditError,
     AuditRefused,
     cause_of,
+    is_of_driver,
     is_sqlite,
     reading_engine,
     shown,
@@ -83,15 +84,17 @@ async def ask(url: URL, sql: str) -> Answer:
                     if is_sqlite(url) and "locked" in str(problem.orig):
                         raise
                     raise AuditRefused(_refusal(problem, url)) from problem
-                except DBAPIError as problem:
-                    raise AuditRefused(_refusal(problem, url)) from problem
+                except Exception as problem:
+                    if isinstance(problem, DBAPIError) or is_of_driver(problem):
+                        raise AuditRefused(_refusal(problem, url)) from problem
+                    raise
     finally:
         await engine.dispose()
     rows = [tuple(map(plain, row)) for row in found[:ROWS_MAX]]
     return Answer(columns, rows, len(found) > ROWS_MAX)
 
 
-def _refusal(problem: DBAPIError, url: URL) -> str:
+def _refusal(problem: Exception, url: URL) -> str:
     cause = cause_of(problem)
     if "not a database" in cause:
         return f"{shown(url)} is no SQLite database"

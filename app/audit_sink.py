@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import structlog
 from sqlalchemy.engine import URL
 
-from app.audit_candidates import candidates_of
+from app.audit_candidates import Candidates, RecordedCandidates, candidates_of
 from app.audit_database import AuditAway, AuditError, AuditRefused, upgrade, writing_engine
 from app.audit_projector import AuditProjector
 from app.audit_retention import Retention
@@ -32,7 +33,7 @@ from app.fold_start import FoldStart, start_fold
 from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
 from projections.events.control import RecordCondemned
 from projections.events.kinds import Kind
-from projections.events.ports import CheckpointStore, LogCorrupt, LogReader, OffsetGone
+from projections.events.ports import CheckpointStore, LogCorrupt, LogReader, OffsetGone, RecordBatch
 from projections.fold import FoldStopped
 
 log = structlog.get_logger("picklog.audit")
@@ -43,6 +44,8 @@ FLUSH_S = 0.25  # how long rows wait for more before they are written
 MARK_S = 5.0  # how long a mark may wait that moved without rows
 WAIT_S = 0.5
 SLICE_S = 0.002
+BREATH_S = 0.02
+AHEAD_RECORDS_MAX = 2_000_000  # read and not projected, where rows wait for their state
 PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 30.0
 
@@ -117,6 +120,9 @@ class AuditSink:
         self._writer = AuditWriter(self._engine, reader.log_id, sink)
         self._retention = Retention(self._engine, settings.retention_us, settings.bytes_max)
         self._condemned: frozenset[int] = frozenset()
+        self._candidates: Candidates = RecordedCandidates()
+        self._ahead: deque[RecordBatch] = deque()  # read, and not projected yet
+        self._position = 0  # where reading goes on
         self.written = -1
         self.rows = 0
         self.failures = 0
@@ -200,11 +206,15 @@ class AuditSink:
         mark_of_fold = start.fold.mark
         if mark_of_fold.offset > written:  # rows can be said from here on only
             lost = True
+        self._candidates = candidates_of(
+            self._settings.candidates, reader, self._checkpoints, start.next_offset - 1, self._condemned
+        )
+        self._ahead.clear()
         projector = AuditProjector(
             start.fold,
             max(written, start.next_offset - 1),
             self._settings.candidates,
-            candidates_of(self._settings.candidates, reader, self._checkpoints),
+            self._candidates,
         )
         if mark is not None and lost:
             at = mark_of_fold.time or time.time_ns() // 1000
@@ -249,50 +259,62 @@ class AuditSink:
         due: float | None = None
         mark_due = time.monotonic() + MARK_S
         while rows.count < ROWS_MAX:
+            has_read = self._read(until)
+            is_busy = self._candidates.work()
+            has_projected = await self._project(projector, rows)
+            now = time.monotonic()
+            if due is None and rows.count:
+                due = now + FLUSH_S
+            if has_read or is_busy or has_projected:
+                if due is not None and now >= due:
+                    break
+                await asyncio.sleep(0)
+                continue
             if until is not None and self._position >= until:
                 return False
-            batches = self._reader.read(self._position, READ_BYTES)
-            now = time.monotonic()
-            if not batches:
-                if until is not None:
-                    return False
-                if (due is not None and now >= due) or (rows.last is not None and now >= mark_due):
-                    break
-                wait_s = WAIT_S if due is None else max(0.001, min(WAIT_S, due - now))
-                await self._reader.wait(self._position, wait_s)
-                await asyncio.sleep(0.01 if due is None else min(wait_s, 0.05))
-                continue
-            for batch in batches:
-                now = await self._project(projector, batch.first_offset, batch.records, rows, until, now)
-                if rows.count >= ROWS_MAX:
-                    break
-            if rows.count and due is None:
-                due = now + FLUSH_S
-            if due is not None and now >= due:
+            if (due is not None and now >= due) or (rows.last is not None and now >= mark_due):
                 break
+            wait_s = WAIT_S if due is None else max(0.001, min(WAIT_S, due - now))
+            await self._reader.wait(self._position, wait_s)
+            await asyncio.sleep(min(wait_s, BREATH_S))  # many records are cheaper than many looks
         return True
 
-    async def _project(
-        self,
-        projector: AuditProjector,
-        first: int,
-        records: Sequence[bytes],
-        rows: AuditRows,
-        until: int | None,
-        now: float,
-    ) -> float:
-        """Project records of one batch, giving the loop back now and then; the time it is then."""
-        for offset, data in enumerate(records, first):
-            if until is not None and offset >= until:
-                break
-            projector.apply(offset, data, rows)
-            self._position = offset + 1
-            if rows.count >= ROWS_MAX:
-                break
-            if not offset % 64 and time.monotonic() - now > SLICE_S:
-                await asyncio.sleep(0)
-                now = time.monotonic()
-        return now
+    def _read(self, until: int | None) -> bool:
+        """Read on, while not much waits to be projected; whether anything was read."""
+        if sum(len(batch.records) for batch in self._ahead) > AHEAD_RECORDS_MAX:
+            return False
+        if until is not None and self._position >= until:
+            return False
+        batches = self._reader.read(self._position, READ_BYTES)
+        for batch in batches:
+            if until is not None and batch.first_offset + len(batch.records) > until:
+                batch = RecordBatch(batch.first_offset, batch.records[: max(0, until - batch.first_offset)])
+            end = batch.first_offset + len(batch.records)
+            self._position = max(self._position, end)
+            if batch.records:
+                self._candidates.read(batch.first_offset, batch.records, until is not None and end >= until)
+                self._ahead.append(batch)
+        if not batches and until is not None:
+            self._position = until
+        return bool(batches)
+
+    async def _project(self, projector: AuditProjector, rows: AuditRows) -> bool:
+        """Project what can be, giving the loop back now and then; whether there was anything."""
+        has_projected = False
+        began = time.monotonic()
+        while self._ahead and rows.count < ROWS_MAX:
+            batch = self._ahead.popleft()
+            for place, data in enumerate(batch.records):
+                offset = batch.first_offset + place
+                if rows.count >= ROWS_MAX or not self._candidates.is_ready(offset):
+                    self._ahead.appendleft(RecordBatch(offset, batch.records[place:]))
+                    return has_projected
+                projector.apply(offset, data, rows)
+                has_projected = True
+                if not offset % 64 and time.monotonic() - began > SLICE_S:
+                    await asyncio.sleep(0)
+                    began = time.monotonic()
+        return has_projected
 
     async def _store(self, rows: AuditRows) -> None:
         """Write one batch, however often it takes. Raises AuditRefused, AuditAway if not patient."""

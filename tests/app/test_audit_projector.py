@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.audit_projector import PASSED_BY, AuditProjector, RecordedCandidates, needs_all
+from app.audit_candidates import RecordedCandidates
+from app.audit_projector import PASSED_BY, AuditProjector
 from app.audit_rows import AuditRows, Change
 from projections.audit.rows import (
     ReplicaHeard,
@@ -17,7 +17,7 @@ from projections.audit.rows import (
     WorkerVersion,
 )
 from projections.audit.translation import worker_version
-from projections.bounds import PICK_ROWS_MAX, WRITER_FORGOTTEN_US
+from projections.bounds import WRITER_FORGOTTEN_US
 from projections.checkpoint import checkpoint_records, fold_from_checkpoint
 from projections.events.codec import peek_kind
 from projections.events.picks import DispatchEnded, PickMade
@@ -124,14 +124,3 @@ def test_samples_are_passed_by() -> None:
     assert any(peek_kind(data) in PASSED_BY for data in records)
     assert projector.fold.state.load.workers == {}
     assert projector.position == RECORDS - 1
-
-
-@pytest.mark.parametrize(
-    ("limit", "expected"), [(0, False), (PICK_ROWS_MAX, False), (PICK_ROWS_MAX + 1, True), (None, True)]
-)
-def test_more_candidates_than_a_record_holds_are_computed(limit: int | None, expected: bool) -> None:
-    assert needs_all(limit) is expected
-
-
-def test_versions_are_values() -> None:
-    assert WorkerVersion._fields[:2] == ("namespace", "worker")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 from sqlalchemy import text
 from sqlalchemy.engine import URL
 from structlog.testing import capture_logs
@@ -26,7 +27,7 @@ from projections.events.ports import LogReader, MemoryLog
 from projections.fold import Fold
 from replay.engine import records_of
 from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url, write
-from tests.audit_suite import AuditSuite
+from tests.audit_suite import CUTS, SEEDS, AuditSuite
 from tests.replay.recorded_log import RecordedLog
 
 
@@ -38,6 +39,11 @@ class TestOnSqlite(AuditSuite):
 
     def fresh_url(self) -> URL:
         return sqlite_url(self.folder, f"{next(self.numbers)}.sqlite")
+
+    @settings(max_examples=12)
+    @given(seed=SEEDS, cuts=CUTS)
+    async def test_any_split_into_transactions_writes_the_same_rows(self, seed: int, cuts: set[int]) -> None:
+        await self.expect_same_rows(seed, cuts)
 
 
 class Reached:
