@@ -5,9 +5,10 @@
     key   = xxh3-64 of a letter and an id: p pick id, r request id, e the pick id of an end
     entries are sorted by key; a distance is from the first offset
 
-The segment that is written to has no file: its end is scanned. A file that is missing or does
-not fit is made anew from the segment, and kept where the disk takes it. An entry is a hint:
-whoever follows it reads the record and compares the id.
+The segment that is written to has a file too, which lags: what it does not hold is scanned, and
+added once it is OPEN_LAG_RECORDS. A file that is missing or does not fit is made anew from the
+segment, and kept where the disk takes it. An entry is a hint: whoever follows it reads the
+record and compares the id.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _CHECK = struct.Struct("<Q")
 _NO_PICK = (1 << 64) - 1
 _PICK, _END = int(Kind.PICK_MADE), int(Kind.DISPATCH_ENDED)
 DISTANCE_MAX = (1 << 32) - 1
-SUFFIX = ".picks"
+OPEN_LAG_RECORDS = 200_000
+SUFFIX, OPEN_SUFFIX = ".picks", ".open-picks"
 
 
 class _Part(NamedTuple):
@@ -63,6 +65,8 @@ class PickIndex:
         self._reader = reader
         firsts = stored_segments(log_folder(data))
         self._parts = [self._part(first, stop, on_progress) for first, stop in pairwise(firsts)]
+        if firsts:
+            self._parts.append(self._open_part(firsts[-1], on_progress))
         self._forget(set(firsts))
 
     @property
@@ -99,6 +103,21 @@ class PickIndex:
             assert held is not None
         return held
 
+    def _open_part(self, first: int, on_progress: Progress | None) -> _Part:
+        """What is held of the newest segment; brought up to its end where it lags far behind."""
+        path = self._folder / f"{first:020d}{OPEN_SUFFIX}"
+        end = max(first, self._reader.end_offset())
+        held = _read(path, self._reader.log_id, first, None)
+        if held is None or held.stop > end:
+            held = _Part(first, first, None, memoryview(b"").cast("Q"), memoryview(b"").cast("I"))
+        if end - held.stop < OPEN_LAG_RECORDS:
+            return held
+        content = _build(self._reader, first, end, on_progress, held)
+        self._keep(path, content)
+        found = _taken(memoryview(content), self._reader.log_id, first, end)
+        assert found is not None
+        return found
+
     def _keep(self, path: Path, content: bytes) -> None:
         """Write the file, whole or not at all; a disk that takes nothing costs time alone."""
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -113,8 +132,9 @@ class PickIndex:
     def _forget(self, firsts: set[int]) -> None:
         """Remove files of segments that retention removed."""
         try:
-            for path in self._folder.glob(f"*{SUFFIX}"):
-                if path.stem.isdecimal() and int(path.stem) not in firsts:
+            for path in self._folder.glob("*picks"):
+                gone = path.stem.isdecimal() and int(path.stem) not in firsts
+                if gone or (path.suffix == OPEN_SUFFIX and int(path.stem) != max(firsts, default=-1)):
                     path.unlink(missing_ok=True)
         except OSError:
             pass
@@ -124,11 +144,16 @@ def _key(letter: bytes, name: bytes) -> int:
     return xxhash.xxh3_64_intdigest(letter + name)
 
 
-def _build(reader: LogReader, first: int, stop: int, on_progress: Progress | None) -> bytes:
-    """The file of one sealed segment."""
+def _build(
+    reader: LogReader, first: int, stop: int, on_progress: Progress | None, held: _Part | None = None
+) -> bytes:
+    """The file of a segment up to `stop`; `held`: what is known of its beginning."""
     entries: list[tuple[int, int]] = []
     last_pick = _NO_PICK
-    for batch in batches_of(reader, first, stop):
+    if held is not None:
+        entries += zip(held.keys, held.distances, strict=True)
+        last_pick = _NO_PICK if held.last_pick is None else held.last_pick
+    for batch in batches_of(reader, first if held is None else held.stop, stop):
         for place, data in enumerate(batch.records):
             if data[3] != _PICK and data[5] != _END:
                 continue
@@ -151,8 +176,8 @@ def _build(reader: LogReader, first: int, stop: int, on_progress: Progress | Non
     return body + _CHECK.pack(xxhash.xxh3_64_intdigest(body))
 
 
-def _read(path: Path, log_id: bytes, first: int, stop: int) -> _Part | None:
-    """The file where it is there, whole and of this segment."""
+def _read(path: Path, log_id: bytes, first: int, stop: int | None) -> _Part | None:
+    """The file where it is there, whole and of this segment. stop: None takes any."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -161,15 +186,16 @@ def _read(path: Path, log_id: bytes, first: int, stop: int) -> _Part | None:
     return _taken(content, log_id, first, stop)
 
 
-def _taken(content: memoryview, log_id: bytes, first: int, stop: int) -> _Part | None:
+def _taken(content: memoryview, log_id: bytes, first: int, stop: int | None) -> _Part | None:
     if len(content) < _HEAD.size + _CHECK.size:
         return None
     magic, theirs, begins, ends, count, _, last = _HEAD.unpack_from(content)
     size = _HEAD.size + 12 * count
-    if (magic, theirs, begins, ends, len(content)) != (_MAGIC, log_id, first, stop, size + _CHECK.size):
+    wanted = (_MAGIC, log_id, first, ends if stop is None else stop, size + _CHECK.size)
+    if (magic, theirs, begins, ends, len(content)) != wanted:
         return None
     if _CHECK.unpack_from(content, size)[0] != xxhash.xxh3_64_intdigest(content[:size]):
         return None
     keys = content[_HEAD.size : _HEAD.size + 8 * count].cast("Q")
     distances = content[_HEAD.size + 8 * count : size].cast("I")
-    return _Part(first, stop, None if last == _NO_PICK else last, keys, distances)
+    return _Part(first, ends, None if last == _NO_PICK else last, keys, distances)

@@ -26,7 +26,7 @@ from projections.events.picks import (
 )
 from projections.events.ports import CheckpointStore, LogReader
 from replay.engine import Asked, Replay
-from replay.log_walk import record_at, records_of
+from replay.log_walk import batches_of, record_at, records_of
 from replay.verify import compare
 from router.picker.pick import candidate_table
 from router.picker.rows import CandidateRow, unpack_rows
@@ -75,12 +75,10 @@ def find_pick(reader: LogReader, name: str, index: Index | None = None) -> tuple
     while stop > begin:
         start = max(begin, stop - WINDOW_RECORDS)
         newest: tuple[int, PickMade] | None = None
-        for offset, data in records_of(reader, start, stop):
-            if data[3] != _PICK_MADE:
-                continue
-            record = record_at(offset, data)
-            if record is not None and isinstance(record.fact, PickMade) and _answers(record.fact, name):
-                newest = (offset, record.fact)
+        for batch in batches_of(reader, start, stop):
+            for place, data in enumerate(batch.records):
+                if data[3] == _PICK_MADE:
+                    newest = _answering(batch.first_offset + place, data, name) or newest
         if newest is not None:
             return newest
         stop = start
@@ -91,6 +89,12 @@ def find_pick(reader: LogReader, name: str, index: Index | None = None) -> tuple
             if found is not None and _answers(found[1], name):
                 return found
     raise PickNotFound(f"no pick {name!r} between offsets {first} and {reader.end_offset()}")
+
+
+def _answering(offset: int, data: bytes, name: str) -> tuple[int, PickMade] | None:
+    record = record_at(offset, data)
+    fact = record.fact if record is not None else None
+    return (offset, fact) if isinstance(fact, PickMade) and _answers(fact, name) else None
 
 
 def _answers(fact: PickMade, name: str) -> bool:

@@ -69,7 +69,7 @@ def test_files_are_kept_used_again_and_forgotten_with_their_segment(data: Path) 
     reader = SegmentReader.open(data)
     PickIndex(data, reader)
     files = sorted((data / "index").iterdir())
-    assert len(files) > 2 and {path.suffix for path in files} == {".picks"}
+    assert len(files) > 2 and {path.suffix for path in files} == {".picks"}, "the newest one is short yet"
     times = [path.stat().st_mtime_ns for path in files]
     (data / "index" / f"{5:020d}.picks").write_bytes(b"of a segment that is gone")
     PickIndex(data, reader)
@@ -96,4 +96,28 @@ def test_a_folder_that_cannot_be_written_costs_time_alone(data: Path) -> None:
     index = PickIndex(data, reader)
     offset, fact = next(iter(picks_of(reader).items()))
     assert find_pick(reader, fact.pick_id.hex(), index)[0] == offset
+    reader.close()
+
+
+def test_the_newest_segment_has_a_file_that_is_brought_up_to_date(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SegmentReader.open(data)
+    end = reader.end_offset()
+    monkeypatch.setattr("app.pick_index.OPEN_LAG_RECORDS", 1)
+    assert PickIndex(data, reader).indexed_end == end
+    monkeypatch.setattr("app.pick_index.OPEN_LAG_RECORDS", 10)
+    store = SegmentLog.open_owner(data, SMALL)
+    late = RecordedLog().replica()
+    store.commit([bytes(record) for _, record in records_of(late.world.log, 0, 5)])
+    store.close()
+    reader.close()
+    reader = SegmentReader.open(data)
+    lagging = PickIndex(data, reader)
+    assert lagging.indexed_end == end < reader.end_offset(), "five records are not worth it"
+    monkeypatch.setattr("app.pick_index.OPEN_LAG_RECORDS", 2)
+    whole = PickIndex(data, reader)
+    assert whole.indexed_end == reader.end_offset()
+    for offset, fact in picks_of(reader).items():
+        assert find_pick(reader, fact.pick_id.hex(), whole)[0] == offset
     reader.close()
