@@ -1,8 +1,9 @@
 """`picklog replay feed`: a production log, or a capture, folded into a staging directory.
 
 The original is read as every offline command reads it; no configuration of a fleet is looked
-at and no address is dialled. With `-c` every pick is asked again under another configuration,
-and what it would have picked stands in the staging directory's database.
+at and no address is dialled. With `--listen` the staging directory has an admin endpoint. With
+`-c` every pick is asked again under another configuration, and what it would have picked stands
+in the staging directory's database.
 
 Exit status 0 done or ended by a signal; 1 both ends do not agree, or the fold stopped; 2 bad
 usage or another log's directory; 3 a log cannot be read or written.
@@ -22,7 +23,9 @@ import orjson
 import typer
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, one_line, refusals_told
+from app.config_addresses import AddressFault
 from app.config_findings import ConfigError
+from app.config_load import load_config
 from app.config_model import Config
 from app.feeding import Feeding, StagingDirectory
 from app.log_places import open_log
@@ -30,6 +33,7 @@ from app.marks import Marks
 from app.process_log import set_up_process_log
 from app.shadow import ShadowSettings
 from app.shadow_settings import shadow_settings
+from app.staging_admin import StagingAdmin
 from replay.feed import FeedRefused
 
 LogOption = Annotated[
@@ -52,6 +56,12 @@ def feed_command(
     config: Annotated[
         Path | None, typer.Option("-c", "--config", metavar="FILE", help="Ask every pick under this one.")
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen", metavar="ADDRESS", help="Serve /admin of the staging directory until Ctrl-C."
+        ),
+    ] = None,
     audit: Annotated[bool, typer.Option("--audit/--no-audit", help="Write DIR/audit.sqlite.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -66,7 +76,8 @@ def feed_command(
             fail(EXIT_USAGE, f"{opened.name} is a capture, which never grows", "leave --follow out")
         try:
             with StagingDirectory(to, opened, Marks(opened.reader).offset(start)) as staging:
-                feeding = Feeding(staging, opened.reader, speed, other, audit, _told)
+                admin = _admin(listen, config, staging) if listen is not None else None
+                feeding = Feeding(staging, opened.reader, speed, other, audit, _told, admin)
                 began = time.monotonic()
                 asyncio.run(feeding.run(follow))
                 document = feeding.document(time.monotonic() - began)
@@ -86,6 +97,14 @@ def _other(path: Path) -> ShadowSettings:
         return shadow_settings(path)
     except (ConfigError, OSError) as problem:
         fail(EXIT_USAGE, one_line(f"{path}: {problem}"))
+
+
+def _admin(address: str, config: Path | None, staging: StagingDirectory) -> StagingAdmin:
+    try:
+        settings = load_config(config).config if config is not None else Config()
+        return StagingAdmin(address, settings, staging.data, lambda: staging.feed.cursor.fold)
+    except (AddressFault, ConfigError) as problem:
+        fail(EXIT_USAGE, one_line(f"--listen {address}: {problem}"))
 
 
 def _told(text: str) -> None:

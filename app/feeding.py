@@ -27,6 +27,7 @@ from app.log_places import OpenLog, checkpoint_folder, open_log
 from app.shadow import Rows, RowSink, ShadowSettings
 from app.shadow_file import JsonLinesSink
 from app.shadow_sql import SqlSink
+from app.staging_admin import StagingAdmin
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.segment_upkeep import keep_up
 from ingest.log.staged_log import open_staged
@@ -117,7 +118,7 @@ class Counting:
 
 
 class Feeding:
-    """One run of `replay feed`. tell: progress, a line at a time."""
+    """One run of `replay feed`. tell: progress, a line at a time. admin: served until the end."""
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class Feeding:
         other: ShadowSettings | None,
         audit: bool,
         tell: Callable[[str], None],
+        admin: StagingAdmin | None = None,
     ) -> None:
         self._staging = staging
         self._source = source
@@ -134,6 +136,7 @@ class Feeding:
         self._other = other
         self._has_audit = audit
         self._tell = tell
+        self._admin = admin
         self._stopping = asyncio.Event()
         url = database_url(str(staging.data / AUDIT_NAME))
         self._counting = Counting(SqlSink(url) if audit else JsonLinesSink(staging.data))
@@ -144,6 +147,18 @@ class Feeding:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        if self._admin is not None:
+            port = await self._admin.start()
+            log.info("listening", port=port)
+        try:
+            await self._run(follow)
+            if self._admin is not None:
+                await self._stopping.wait()
+        finally:
+            if self._admin is not None:
+                await self._admin.close()
+
+    async def _run(self, follow: bool) -> None:
         with ExitStack() as stack:
             jobs = self._jobs(stack)
             following = [asyncio.create_task(job(None)) for job in jobs] if follow else []
