@@ -292,16 +292,8 @@ def picklog(folder: Path, upstream: int) -> Iterator[tuple[int, int]]:
         "checkpoints": {"bytes": "256MiB"},
     }
     (folder / "config.yaml").write_text(json.dumps(settings))  # JSON is YAML
-    argv = [
-        sys.executable,
-        "-m",
-        "app",
-        "serve",
-        "-c",
-        str(folder / "config.yaml"),
-        "--data",
-        str(folder / "data"),
-    ]
+    serve = [sys.executable, "-m", "app", "serve"]
+    argv = [*serve, "-c", str(folder / "config.yaml"), "--data", str(folder / "data")]
     with (
         touched(folder / "store"),
         running(argv, ROUTER_CORE, stderr=(folder / "log.txt").open("wb")) as child,
