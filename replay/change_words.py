@@ -121,4 +121,4 @@ def _named(rows: list[RankLoad]) -> str:
 
 
 def _rank(row: RankLoad) -> str:
-    return f"{row.rank.namespace}/{row.rank.worker.to_hex()} rank {row.rank.dp_rank}"
+    return f"{row.rank.worker.to_text()} rank {row.rank.dp_rank}"

@@ -236,9 +236,9 @@ class _Diary:
 
 
 def worker_name(worker: Worker) -> str:
-    """`<namespace>/<hex id>` with role and model, as sentences name a worker."""
+    """`<namespace>/<decimal id>` with role and model, as sentences name a worker."""
     model = f", model {worker.model}" if worker.model else ""
-    return f"{worker.key.namespace}/{worker.key.to_hex()} ({worker.role.label}{model})"
+    return f"{worker.key.to_text()} ({worker.role.label}{model})"
 
 
 def _changed(before: dict[WorkerKey, Worker], after: dict[WorkerKey, Worker]) -> list[WorkerChange]:
