@@ -275,7 +275,7 @@ class Appender:
         if not records:
             return effects
         self.pending_bytes -= size
-        picks = sum(type(entry.fact) is PickMade for entry in self._flight)
+        picks = sum(type(entry.fact) is PickMade for entry in self._flight)  # integers
         self._pacing.on_batch(now_us, picks, bool(self._pending))
         self._flight_number += 1
         return [*effects, Send(self._flight_number, records, self.is_full)]

@@ -36,7 +36,7 @@ ROLES = {
     "agg": Role.AGGREGATED,
     "aggregated": Role.AGGREGATED,
 }
-TELL = {"nvext": {"extra_fields": ["worker_id"]}, "max_tokens": 4}
+TELL: dict[str, Any] = {"nvext": {"extra_fields": ["worker_id"]}, "max_tokens": 4}
 CHAT = "/v1/chat/completions"
 
 

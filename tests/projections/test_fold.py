@@ -32,8 +32,8 @@ from tests.replay.recorded_log import RecordedLog
 ROOT = Path(__file__).parents[2]
 
 
-def refold(records: list[bytes], **options: frozenset[int]) -> Fold:
-    fold = Fold(**options)
+def refold(records: list[bytes], condemned: frozenset[int] = frozenset()) -> Fold:
+    fold = Fold(condemned)
     for offset, data in enumerate(records):
         fold.apply(offset, data, [])
     return fold

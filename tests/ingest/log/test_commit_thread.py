@@ -54,4 +54,6 @@ async def test_a_problem_is_handed_over_and_the_next_batch_is_tried() -> None:
 
 
 async def test_one_that_committed_nothing_can_be_closed() -> None:
-    CommitThread(Refusing(), asyncio.get_running_loop()).close()
+    log = Refusing()
+    CommitThread(log, asyncio.get_running_loop()).close()
+    assert (log.end_offset(), log.threads) == (0, set())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -68,7 +69,8 @@ async def test_the_next_owner_has_the_next_epoch_and_names_the_last() -> None:
         await acknowledged(writer, CheckpointDue("x"))
         await writer.close()
     opened = [record for record in records(log) if record.kind == Kind.LANE_OPENED]
-    assert [record.fact.previous_writer for record in opened][1:] == [r.writer for r in opened[:-1]]
+    claims = [cast(LaneOpened, record.fact) for record in opened]
+    assert [claim.previous_writer for claim in claims][1:] == [r.writer for r in opened[:-1]]
     stamps = [record.time for record in records(log)]
     assert stamps == sorted(set(stamps))
 

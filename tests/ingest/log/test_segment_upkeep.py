@@ -13,6 +13,7 @@ from ingest.log.manifest import SegmentState
 from ingest.log.segment_files import log_folder
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_settings import SegmentSettings
+from ingest.log.segment_store import compressed_parts
 from ingest.log.segment_upkeep import (
     compress_sealed,
     expire,
@@ -63,7 +64,7 @@ def test_a_segment_that_reads_back_differently_is_kept_plain(
     log: SegmentLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(log, [25] * 60)
-    real = segment_upkeep.compressed_parts
+    real = compressed_parts
 
     def damaged(*arguments: object) -> Iterator[bytes]:
         parts = list(real(*arguments))  # type: ignore[arg-type]

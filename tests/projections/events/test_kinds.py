@@ -125,7 +125,7 @@ def made(hint: object) -> object:
         return made(inner[0])
     if isinstance(hint, type) and issubclass(hint, tuple):
         hints = typing.get_type_hints(hint)
-        return hint(*(made(hints[name]) for name in hint._fields))  # type: ignore[attr-defined]
+        return hint(*(made(hints[name]) for name in hint._fields))  # type: ignore[attr-defined, arg-type]
     return hint() if isinstance(hint, type) else None
 
 

@@ -191,9 +191,9 @@ def test_a_publisher_claimed_twice_is_no_publisher_until_one_is_left() -> None:
     script.publisher(9)
     assert [p.key for p in script.fleet.publishers] == [PublisherKey(NS, 9)]
     script.put(CHANNELS, channel_key(9, "other"), channel(9, "other", port=6000))
-    assert script.fleet.publishers == ()
+    assert not script.fleet.publishers
     script.delete(CHANNELS, channel_key(9))
-    assert [p.address for p in script.fleet.publishers] == ["tcp://10.0.0.1:6000"]
+    assert [str(one.address) for one in script.fleet.publishers] == ["tcp://10.0.0.1:6000"]
 
 
 @pytest.mark.req("DUP-08", "LOAD-06")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from projections.events.discovery import KeyRefusal, KeysDropped, Keyspace, PassEnded
@@ -29,7 +31,7 @@ def test_a_poisoned_key_is_told_and_nothing_else_is_affected() -> None:
 @pytest.mark.req("LOAD-05")
 def test_a_publisher_that_cannot_be_used_is_said_once_per_key_and_counted_each_time() -> None:
     script = Script()
-    nats = {"transport": {"kind": "Nats", "config": {}}}
+    nats: dict[str, Any] = {"transport": {"kind": "Nats", "config": {}}}
     script.put(CHANNELS, channel_key(9), channel(9, **nats))
     assert told(script) == [("put", "debug"), ("unsupported", "warning")]
     script.put(CHANNELS, channel_key(9), channel(9, more=1, **nats), revision=2)
