@@ -12,6 +12,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from app.follower_figures import FollowerMetrics, ShadowResult, Verdict
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
 from app.observe_state import LogFigures
 from projections.events.picks import Chosen, Phase, PickReason
@@ -445,6 +446,7 @@ async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
     observer.source = process
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8)
     process.checkpointed_at = 0
+    FollowerMetrics(observer.registry)  # as the main process has them
     families = text_string_to_metric_families((await observer.text()).decode())
     exported = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     page = (REPOSITORY / "docs" / "metrics.md").read_text()
@@ -457,5 +459,6 @@ def test_the_page_of_metrics_names_every_word_of_closed_labels() -> None:
     words = [
         *[kind.label for kind in (*DiscoveryKind, *FrameResult, *IntakeResult)],
         *[path.value for path in (*RoutingPath, *ErrorPhase, *Route, *ReloadResult)],
+        *[verdict.value for verdict in (*Verdict, *ShadowResult)],
     ]
     assert [word for word in words if f"`{word}`" not in page] == []
