@@ -14,6 +14,8 @@ from app.audit_sink import AuditSink
 from app.config_model import Config
 from app.log_places import OpenLog
 
+FINISH_S_MAX = 2.0  # what the log holds when the follower is told to stop gets so long to be written
+
 log = structlog.get_logger("picklog.audit")
 
 
@@ -34,4 +36,5 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
     try:
         await sink.run()
     finally:
+        await sink.finish(FINISH_S_MAX)
         await sink.close()

@@ -33,7 +33,14 @@ from app.fold_start import FoldStart, start_fold
 from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
 from projections.events.control import RecordCondemned
 from projections.events.kinds import Kind
-from projections.events.ports import CheckpointStore, LogCorrupt, LogReader, OffsetGone, RecordBatch
+from projections.events.ports import (
+    CheckpointStore,
+    LogCorrupt,
+    LogError,
+    LogReader,
+    OffsetGone,
+    RecordBatch,
+)
 from projections.fold import FoldStopped
 
 log = structlog.get_logger("picklog.audit")
@@ -171,6 +178,15 @@ class AuditSink:
             if storing is not None and not storing.done():
                 storing.cancel()
                 await asyncio.gather(storing, return_exceptions=True)
+
+    async def finish(self, seconds_max: float) -> None:
+        """Write what the log holds by now, if there is time. Raises nothing: the rest stays in the log."""
+        self._patient = False
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self.follow(self._reader.end_offset())
+        except (AuditError, FoldStopped, LogError, OSError) as problem:  # a timeout is an OSError
+            log.info("the newest records are left to the next start", cause=str(problem) or "no time")
 
     async def rebuild(self, end: int) -> None:
         """Write every record before `end` from the log's oldest on, whatever is there already.

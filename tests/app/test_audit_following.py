@@ -43,6 +43,16 @@ async def test_it_writes_into_the_data_directory(tmp_path: Path) -> None:
     assert await picks(data) == 8
 
 
+async def test_what_the_log_holds_is_written_when_it_is_told_to_stop(tmp_path: Path) -> None:
+    data = written(eventful(), tmp_path / "data")
+    with open_log(data) as opened:
+        following = asyncio.create_task(follow_audit(configured({}), data, opened))
+        await asyncio.sleep(0)  # it has begun, and written nothing
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert await picks(data) == 8
+
+
 async def test_an_address_that_cannot_be_used_is_told_and_ends_nothing(
     tmp_path: Path,
 ) -> None:

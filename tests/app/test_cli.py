@@ -77,7 +77,7 @@ def test_help_is_quick() -> None:
     assert best < 1.5, "0.1 s on an idle machine; a loaded one gets room"
 
 
-@pytest.mark.parametrize("group", ["config", "log", "replay"])
+@pytest.mark.parametrize("group", ["audit", "config", "db", "log", "replay"])
 def test_a_group_shows_its_own_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([group, "--help"]) == EXIT_DONE
     assert "Commands" in capsys.readouterr().out

@@ -36,3 +36,32 @@ def test_defaults_are_those_of_the_contract() -> None:
 def test_values_outside_their_range_are_refused(log: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Config.model_validate({"log": log})
+
+
+def test_the_audit_is_on_and_keeps_the_best_two_candidates_for_a_month() -> None:
+    audit = Config().audit
+    assert (audit.enabled, audit.candidates, str(audit.retention), str(audit.bytes)) == (
+        True,
+        2,
+        "30d",
+        "10GiB",
+    )
+
+
+def test_every_candidate_may_be_asked_for() -> None:
+    assert Config.model_validate({"audit": {"candidates": "all"}}).audit.candidates == "all"
+
+
+@pytest.mark.parametrize(
+    "audit",
+    [
+        {"url": "mysql://u:hunter2@db/audit"},
+        {"candidates": -1},
+        {"candidates": "most"},
+        {"candidates": 65_537},
+        {"retention": "1s"},
+    ],
+)
+def test_an_audit_outside_its_range_is_refused(audit: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Config.model_validate({"audit": audit})
