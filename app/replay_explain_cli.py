@@ -9,13 +9,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import open_log
 from app.marks import Marks
 from app.pick_index import PickIndex
-from app.replay_output import JsonOption, LogOption, ProgressBar, or_dash, plain_console, print_json, say
+from app.replay_output import (
+    JsonOption,
+    LogOption,
+    ProgressBar,
+    narrow_table,
+    or_dash,
+    plain_console,
+    print_json,
+    say,
+)
 from app.replay_steps import data_of, with_steps
 from replay.explain import PickNotFound, explain
 
@@ -73,21 +81,18 @@ def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
     say(console, bold=name, after=f": {chosen}, reason {phase['reason']}{margin}{rotation}")
     if not phase["candidates"]:
         return
-    table = Table()
-    heads = ("worker", "rank", "cost", "blocks", "prefill tokens", "unanswered", "sample age", "verdict")
-    for column in heads:
-        table.add_column(column, justify="left" if column in ("worker", "verdict") else "right")
+    heads = ("worker", "cost", "blocks", "prefill tokens", "still open", "sample age", "verdict")
+    table = narrow_table(heads, left=("worker", "verdict"))
     for row in phase["candidates"]:
         age = row["sample_age_us"]
         verdict = row["verdict"] + (f" ({row['excluded_reason']})" if row["excluded_reason"] else "")
         table.add_row(
-            printable(f"{row['namespace']}/{row['worker']}"),
-            str(row["dp_rank"]),
+            printable(f"{row['namespace']}/{row['worker']}#{row['dp_rank']}"),
             "-" if row["cost"] is None else f"{row['cost']:.6f}",
             or_dash(row["active_decode_blocks"]),
             or_dash(row["active_prefill_tokens"]),
             f"{row['unanswered_tokens']} tok {row['unanswered_blocks']} blk",
-            "-" if age is None else f"{age / 1e6:.3f} s",
+            "-" if age is None else f"{age / 1e6:.{1 if age >= 10_000_000 else 3}f} s",
             verdict,
             style="bold" if row["chosen"] else None,
         )

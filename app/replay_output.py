@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from app.cli_errors import EXIT_USAGE, fail, printable
 from app.marks import Marks
 
 PIPED_WIDTH = 160  # columns of tables that no terminal shows
+WHOLE = ("worker", "role", "model", "state")  # columns that a narrow terminal must not cut
 
 LogOption = Annotated[
     Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
@@ -55,6 +57,15 @@ def plain_console() -> Console:
     """A console that takes text as it is: names of models and requests may look like markup."""
     width = None if sys.stdout.isatty() else PIPED_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)
+
+
+def narrow_table(heads: Iterable[str], left: Collection[str], title: str | None = None) -> Table:
+    """A table without lines, for 80 columns: names in `WHOLE` columns stay whole, all else may wrap."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for head in heads:
+        side: Literal["left", "right"] = "left" if head in left else "right"
+        table.add_column(head, justify=side, no_wrap=head in WHOLE, overflow="fold")
+    return table
 
 
 def say(console: Console, before: str = "", bold: str = "", after: str = "") -> None:

@@ -15,7 +15,16 @@ from rich.table import Table
 from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import open_log
 from app.marks import MarkRefused
-from app.replay_output import JsonOption, LogOption, ProgressBar, or_dash, plain_console, print_json, say
+from app.replay_output import (
+    JsonOption,
+    LogOption,
+    ProgressBar,
+    narrow_table,
+    or_dash,
+    plain_console,
+    print_json,
+    say,
+)
 from app.replay_steps import with_steps
 from app.state_document import diff_document, state_document
 from replay.timeline import StateGone
@@ -79,17 +88,15 @@ def print_state(found: dict[str, Any], console: Console) -> None:
 
 def _print_ranks(found: dict[str, Any], console: Console) -> None:
     workers = {(row["namespace"], row["worker_id"]): row for row in found["workers"]}
-    table = Table(title="workers and their load", title_justify="left")
-    heads = ("worker", "role", "model", "rank", "decode blocks", "prefill tokens", "kv blocks", "verdict")
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("worker", "role", "model", "verdict") else "right")
+    heads = ("worker", "role", "model", "decode blocks", "prefill tokens", "kv blocks", "verdict")
+    left = ("worker", "role", "model", "verdict")
+    table = narrow_table(heads, left, "workers and their load")
     for row in found["load"][:ROWS_SHOWN]:
         worker = workers[(row["namespace"], row["worker_id"])]
         table.add_row(
-            printable(f"{row['namespace']}/{row['worker_id']}"),
+            printable(f"{row['namespace']}/{row['worker_id']}#{row['dp_rank']}"),
             worker["role"],
             printable(or_dash(worker["model"])),
-            str(row["dp_rank"]),
             or_dash(row["active_decode_blocks"]),
             or_dash(row["active_prefill_tokens"]),
             or_dash(row["kv_used_blocks"]),
@@ -99,9 +106,8 @@ def _print_ranks(found: dict[str, Any], console: Console) -> None:
 
 
 def _print_subscriptions(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="subscriptions", title_justify="left")
-    for head in ("family", "publisher", "namespace", "component", "state", "transport"):
-        table.add_column(head)
+    heads = ("family", "publisher", "namespace", "component", "state", "transport")
+    table = narrow_table(heads, heads, "subscriptions")
     for row in rows[:ROWS_SHOWN]:
         texts = (
             row[name] for name in ("family", "publisher_id", "namespace", "component", "state", "transport")
@@ -111,12 +117,11 @@ def _print_subscriptions(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def _print_ledger(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="unanswered dispatches", title_justify="left")
-    for head in ("pick", "phase", "worker", "rank", "tokens", "blocks", "asked"):
-        table.add_column(head, justify="right" if head in ("rank", "tokens", "blocks") else "left")
+    heads = ("pick", "phase", "worker", "tokens", "blocks", "asked")
+    table = narrow_table(heads, ("pick", "phase", "worker", "asked"), "unanswered dispatches")
     for row in rows[:ROWS_SHOWN]:
-        worker = printable(f"{row['namespace']}/{row['worker_id']}")
-        numbers = (str(row["dp_rank"]), str(row["tokens"]), or_dash(row["blocks"]))
+        worker = printable(f"{row['namespace']}/{row['worker_id']}#{row['dp_rank']}")
+        numbers = (str(row["tokens"]), or_dash(row["blocks"]))
         table.add_row(row["pick_id"], row["phase"], worker, *numbers, row["asked_at"])
     _show(table, len(rows), console)
 
