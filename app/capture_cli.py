@@ -26,7 +26,7 @@ from app.capture_import import import_capture
 from app.capture_origin import origin_of_capture, origin_of_directory
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.capture_signature import SignatureRefused, checked_signature, fingerprint, public_key, signer
-from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
+from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
 from app.log_places import OpenLog, open_log
 from app.marks import Marks, time_text
 from app.version import VERSION
@@ -121,8 +121,12 @@ def show_command(
         manifest = reader.ends.manifest
         if as_json:
             _print_json({"file": str(file), "good": True, "signature": signature, "manifest": manifest})
-        else:
-            _print_manifest(file, manifest, signature)
+            return
+        try:
+            lines = [*_manifest_lines(file, manifest, signature)]
+        except (KeyError, TypeError, ValueError, AttributeError) as problem:
+            fail(EXIT_USAGE, f"{file}: its manifest lacks {problem}", "capture it again")
+        print("\n".join(map(printable, lines)))
 
 
 @capture_app.command("import")
@@ -250,27 +254,28 @@ def _plan_document(plan: Plan, times: tuple[str | None, str | None]) -> dict[str
     }
 
 
-def _print_manifest(file: Path, manifest: dict[str, Any], signature: str) -> None:
+def _manifest_lines(file: Path, manifest: dict[str, Any], signature: str) -> Iterator[str]:
+    """What `show` says. Raises KeyError and the like for a manifest that another hand made."""
     window, origin = manifest["window"], manifest["origin"]
-    print(f"{file}: {_megabytes(file.stat().st_size)}, every byte checks")
-    print(f"written {manifest['written_at']} by {manifest['product']}, schema {manifest['schema']}")
-    print(f"log {manifest['log_id']}{', redacted' if manifest['redacted'] else ''}")
-    print(f"  of log {origin['log_id']}")
+    yield f"{file}: {_megabytes(file.stat().st_size)}, every byte checks"
+    yield f"written {manifest['written_at']} by {manifest['product']}, schema {manifest['schema']}"
+    yield f"log {manifest['log_id']}{', redacted' if manifest['redacted'] else ''}"
+    yield f"  of log {origin['log_id']}"
     for end, words in (("before", "before its first batch"), ("after", "behind its last batch")):
         if origin.get(end):
-            print(f"  {words}, at offset {origin[end]['offset']}: chain head {origin[end]['head']}")
-    print(f"window {window['from']} to {window['to'] - 1}, {window['from_at']} to {window['to_at']}")
+            yield f"  {words}, at offset {origin[end]['offset']}: chain head {origin[end]['head']}"
+    yield f"window {window['from']} to {window['to'] - 1}, {window['from_at']} to {window['to_at']}"
     base = manifest["base"]
     begins = f"the state of offset {base['offset']}" if base else "the log's beginning"
-    print(f"begins with {begins}; offsets {manifest['first_offset']} to {manifest['end_offset'] - 1}")
-    print(f"{manifest['records']} records, {manifest['picks']} picks")
+    yield f"begins with {begins}; offsets {manifest['first_offset']} to {manifest['end_offset'] - 1}"
+    yield f"{manifest['records']} records, {manifest['picks']} picks"
     for kind, count in manifest["kinds_held"].items():
-        print(f"  {count:>10} {kind}")
+        yield f"  {count:>10} {kind}"
     for one in manifest["settings"]:
-        print(f"settings {one['version']}: picker {one['pick']['picker']}, digest {one['digest']}")
-    print(f"artifacts: {len(manifest['artifacts'])}")
-    print(f"chain head {manifest['chain_head']}")
-    print(f"signature: {signature}")
+        yield f"settings {one['version']}: picker {one['pick']['picker']}, digest {one['digest']}"
+    yield f"artifacts: {len(manifest['artifacts'])}"
+    yield f"chain head {manifest['chain_head']}"
+    yield f"signature: {signature}"
 
 
 def _megabytes(size: int) -> str:

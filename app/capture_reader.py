@@ -44,6 +44,7 @@ from projections.events.ports import CheckpointInfo, LogCorrupt, LogError, Offse
 from projections.events.segment_format import (
     FRAME_HEAD_BYTES,
     HEADER_BYTES,
+    INDEX_ENTRIES_MAX,
     SegmentRefused,
     chain_start,
     frame_records,
@@ -51,11 +52,13 @@ from projections.events.segment_format import (
     read_footer,
     read_frame,
 )
+from projections.events.segment_format import TAIL_BYTES as TAIL_OF_SEGMENT
 from projections.fold import FOLD_MODES
 
 SEGMENT_MAGIC = b"PICKLOG\n"
 PARTS_MAX = 1 << 16
 READ_BYTES = 4 << 20
+FOOTER_BYTES_MAX = FRAME_HEAD_BYTES + 16 * INDEX_ENTRIES_MAX + TAIL_OF_SEGMENT
 RECORDS = "records"
 BASE = "base"
 
@@ -86,7 +89,7 @@ class CaptureReader:
         self.ends = read_ends(path)
         manifest = self.ends.manifest
         try:
-            self.parts = [PartInfo(**row) for row in manifest["parts"]]
+            self.parts = [_part(row) for row in manifest["parts"]]
             self._log_id = bytes.fromhex(manifest["log_id"])
             self._first = int(manifest["first_offset"])
             self._end = int(manifest["end_offset"])
@@ -255,6 +258,8 @@ class _Cursor:
         size = frame_size(head, 0, mark)
         try:
             if size is None:
+                if segment.size() - position > FOOTER_BYTES_MAX:
+                    raise SegmentRefused("no batch begins here")
                 rest = segment.read_at(position, segment.size() - position)
                 frame, _ = read_footer(rest, 0, segment.header, self.head)
                 if frame.first_offset != self.offset:
@@ -318,6 +323,18 @@ class CaptureCheckpoints:
                 yield from batch.records
         finally:
             cursor.close()
+
+
+def _part(row: dict[str, Any]) -> PartInfo:
+    """One row of the manifest. Raises TypeError, ValueError for anything else."""
+    part = PartInfo(**row)
+    for value, default in zip(part, _A_PART, strict=True):
+        if type(value) is not type(default):
+            raise ValueError("the right kinds of values")
+    return part
+
+
+_A_PART = PartInfo("", 0, 0, 0, 0, 0, "", "")
 
 
 def is_capture(path: Path) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.capture_file import CaptureFile
+from app.capture_file import HEAD_BYTES, TAIL, CaptureFile, checked, manifest_digest
+from app.capture_reader import CaptureReader
 from projections.events.ports import CheckpointStore, LogReader
 from replay.capture import Plan, manifest_of, plan_capture, write_capture
 
@@ -33,3 +34,11 @@ def capture_of(
         )
         file.finish({**manifest, **changes})
     return plan
+
+
+def with_manifest(path: Path, body: bytes) -> None:
+    """Give a capture another manifest, with an end that fits it."""
+    data = path.read_bytes()
+    position = CaptureReader(path).ends.size_bytes
+    tail = TAIL.pack(b"PICKCEND", position, len(body), 0, manifest_digest(data[:HEAD_BYTES], body))
+    path.write_bytes(data[:position] + body + checked(tail))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from app.capture_reader import CaptureReader
@@ -16,6 +17,7 @@ from app.checkpoint_store import CheckpointFolder
 from app.cli import run
 from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE
 from app.log_places import checkpoint_folder
+from tests.app.captures import with_manifest
 from tests.app.log_on_disk import written
 from tests.replay.captured import SECRETS, busy_log, checkpoint_at
 
@@ -135,6 +137,23 @@ def test_damage_is_found_and_ends_with_1_or_2(data: Path, tmp_path: Path, capsys
         assert command(*words) == EXIT_USAGE
         assert "cut short" in one_error_line(capsys)
     assert sorted(os.listdir(tmp_path)) == ["a.capture", "data"]
+
+
+def test_what_a_hostile_manifest_says_moves_no_cursor_and_ends_in_one_line(
+    data: Path, tmp_path: Path, capsys: Captured
+) -> None:
+    path = tmp_path / "a.capture"
+    export(data, path)
+    manifest = CaptureReader(path).ends.manifest
+    with_manifest(path, orjson.dumps({**manifest, "product": "\x1b[2J", "kinds_held": {"\x1b[31m": 7}}))
+    capsys.readouterr()
+    assert command("capture", "show", path) == EXIT_DONE
+    assert "\x1b" not in capsys.readouterr().out
+    changes: list[dict[str, Any]] = [{"origin": 5}, {"kinds_held": None}, {"settings": [{}]}]
+    for change in changes:
+        with_manifest(path, orjson.dumps({**manifest, **change}))
+        assert command("capture", "show", path) == EXIT_USAGE
+        assert "its manifest lacks" in one_error_line(capsys)
 
 
 def test_files_that_are_no_captures_are_refused(tmp_path: Path, capsys: Captured) -> None:

@@ -10,12 +10,12 @@ import orjson
 import pytest
 
 import app.capture_file
-from app.capture_file import HEAD, HEAD_BYTES, TAIL, checked, manifest_digest
+from app.capture_file import HEAD, HEAD_BYTES, PartInfo, checked
 from app.capture_reader import CaptureReader, CaptureUnreadable, is_capture
 from projections.events.ports import LogCorrupt, OffsetGone
 from replay.log_walk import records_of
 from replay.verify import verify
-from tests.app.captures import capture_of
+from tests.app.captures import capture_of, with_manifest
 from tests.replay.captured import busy_log
 
 
@@ -100,14 +100,6 @@ def test_every_length_but_its_own_is_cut_short(path: Path) -> None:
     assert "end is not that of a capture" in refusal(path)
 
 
-def with_manifest(path: Path, body: bytes) -> None:
-    """Give a capture another manifest, with an end that fits it."""
-    data = path.read_bytes()
-    position = CaptureReader(path).ends.size_bytes
-    tail = TAIL.pack(b"PICKCEND", position, len(body), 0, manifest_digest(data[:HEAD_BYTES], body))
-    path.write_bytes(data[:position] + body + checked(tail))
-
-
 def test_a_part_that_does_not_continue_the_one_before_is_found(path: Path) -> None:
     manifest = CaptureReader(path).ends.manifest
     manifest["parts"][0]["head"] = "00" * 32
@@ -156,6 +148,11 @@ def test_a_newer_schema_or_fold_mode_is_refused_by_name(tmp_path: Path) -> None:
         ({"window": None}, "its manifest lacks"),
         ({"parts": []}, "parts that are not there"),
         ({"parts": [{"what": "records"}]}, "its manifest lacks"),
+        ({"parts": [dict.fromkeys(PartInfo._fields, "x")]}, "its manifest lacks the right kinds of values"),
+        ({"parts": [dict.fromkeys(PartInfo._fields)]}, "its manifest lacks the right kinds of values"),
+        ({"parts": {"a": 1}}, "its manifest lacks"),
+        ({"schema": "2"}, "schema 2"),
+        ({"fold_modes": 3}, "fold mode"),
     ],
 )
 def test_a_manifest_that_says_nonsense_is_refused(path: Path, change: dict[str, object], words: str) -> None:
