@@ -12,5 +12,11 @@ checkpoint_store.py  where checkpoints are kept
 observe.py           notices and records -> metric series and log lines
 admin.py             the admin endpoints
 marks.py             "-15m", "0:18233", ISO times -> offsets
-log_cli.py, replay_cli.py  the offline commands
+log_cli.py, replay_*cli.py, capture_cli.py, feed_cli.py, audit_cli.py  the offline commands
+log_places.py        where they find a log: a data directory or a capture
+capture_*.py         captures: the file, its reader, import, origin, signature
+feeding.py, staging_admin.py  a staging directory while it is fed
+reasking.py          step machine: picks of a growing log, each on the state it was made on
+follower_asking.py   its shell in the follower; shadow*.py: who asks, and where rows go
+follower_figures.py  the follower's figures in its parent's metrics
 """

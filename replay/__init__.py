@@ -29,4 +29,5 @@ Asking otherwise
 Taking away
   capture.py       a window of a log as one file
   redaction.py     the same without addresses and cards
+  feed.py          a log into a staging log, compared at every tick
 """

@@ -12,6 +12,7 @@ segment_log      the owner's side of the files: commit and roll
 segment_recovery opening for writing: what a crash left is cut, damage is reported
 segment_upkeep   compression, retention, horizon
 segment_settings sizes and ages
+staged_log       a log that is a copy of another, record by record
 reserve          room kept for critical records when the disk is full
 segment_reader   the reading side, in any process
 segment_store    one stored segment, plain or compressed, as bytes at positions
