@@ -183,8 +183,9 @@ class Demo:
                 continue
             say(f"  answer  {shortened(answer.text)}")
             pins = [pin for pin in (verdict.prefill, verdict.decode) if pin is not None]
-            say(f"  pick    {' then '.join(pin_words(pin, names) for pin in pins)}; the frontend agrees")
-            say(f"  why     {self._why(chat)}")
+            say("  pick    " + "\n     then ".join(pin_words(pin, names) for pin in pins))
+            say("          and the frontend agrees")
+            say("  why     " + self._why(chat).replace("; ", ";\n          "))
         total = len(chats.demo_chats((PAIRED_MODEL, AGGREGATED_MODEL)))
         say("")
         say(f"{total - failed} of {total} chats were answered by the picked workers")
