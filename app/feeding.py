@@ -31,7 +31,7 @@ from app.staging_admin import StagingAdmin
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.segment_upkeep import keep_up
 from ingest.log.staged_log import open_staged
-from projections.events.ports import LogReader
+from projections.events.ports import LogReader, RecordBatch
 from replay.feed import Feed, Pace, begin_of, staged_log_id
 
 log = structlog.get_logger("picklog.staging")
@@ -117,6 +117,17 @@ class Counting:
         await self._sink.close()
 
 
+def joined(batches: Sequence[RecordBatch]) -> list[RecordBatch]:
+    """Batches of which each continues the one before become one: a commit costs what the disk takes."""
+    found: list[RecordBatch] = []
+    for batch in batches:
+        if found and found[-1].first_offset + len(found[-1].records) == batch.first_offset:
+            found[-1] = RecordBatch(found[-1].first_offset, [*found[-1].records, *batch.records])
+        else:
+            found.append(batch)
+    return found
+
+
 class Feeding:
     """One run of `replay feed`. tell: progress, a line at a time. admin: served until the end."""
 
@@ -133,6 +144,7 @@ class Feeding:
         self._staging = staging
         self._source = source
         self._pace = Pace(speed)
+        self._is_paced = speed is not None
         self._other = other
         self._has_audit = audit
         self._tell = tell
@@ -168,6 +180,7 @@ class Feeding:
                 for task in following:
                     task.cancel()
                 await asyncio.gather(*following, return_exceptions=True)
+            self._staging.feed.close()
             if not follow or jobs:
                 end = self._staging.log.end_offset()
                 for job in self._jobs(stack):
@@ -221,7 +234,7 @@ class Feeding:
                 if not follow:
                     return
                 await self._wait(self._source.wait(feed.next_offset, WAIT_S))
-            for batch in batches:
+            for batch in batches if self._is_paced else joined(batches):
                 if not follow and batch.first_offset >= end:
                     return
                 await self._paced(batch.first_offset, batch.records)

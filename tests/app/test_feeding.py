@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.checkpoint_store import CheckpointFolder
-from app.feeding import Feeding, StagingDirectory
+from app.feeding import Feeding, StagingDirectory, joined
 from app.log_places import OpenLog
+from projections.events.ports import RecordBatch
 from tests.replay.recorded_log import RecordedLog
 
 
@@ -62,3 +63,23 @@ async def test_what_retention_does_not_keep_goes_and_sealed_segments_are_compres
         names = sorted(path.name for path in (tmp_path / "staging" / "log").iterdir())
         assert f"{0:020d}.seg.zst" in names
         assert staging.log.retention_floor == 0
+
+
+def test_batches_are_joined_up_to_a_jump_of_offsets() -> None:
+    batches = [
+        RecordBatch(0, [b"a"]),
+        RecordBatch(1, [b"b", b"c"]),
+        RecordBatch(7, [b"d"]),
+        RecordBatch(8, [b"e"]),
+    ]
+    assert joined(batches) == [RecordBatch(0, [b"a", b"b", b"c"]), RecordBatch(7, [b"d", b"e"])]
+    assert joined([]) == []
+
+
+async def test_the_state_of_the_end_is_a_checkpoint(tmp_path: Path) -> None:
+    world = timed(5)
+    with staging_of(world, tmp_path) as staging:
+        feeding = Feeding(staging, world.log, None, None, False, lambda text: None)
+        await feeding.run(False)
+        assert [info.offset for info in staging.checkpoints.list()] == [world.log.end_offset() - 1]
+        assert feeding.document(1.0)["checkpoints"] == 1
