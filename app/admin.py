@@ -31,10 +31,12 @@ from app.config_model import Config
 from app.config_reload import plan_reload
 from app.config_rules import beyond_loopback
 from app.config_yaml import FILE_BYTES_MAX, parse_yaml
+from app.marks import MARK_CHARACTERS_MAX, MarkRefused
 from app.reloading import NotAdopted
 from projections.events.ports import LogError, OffsetGone
 from projections.fold import Fold
 from replay.explain import PickNotFound
+from replay.timeline import StateGone
 from router.ingress.answers import error_answer, json_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ERRORS, ErrorCode, RequestRefused
@@ -56,8 +58,8 @@ class AdminSources(NamedTuple):
     config: the configuration in force here, secrets included. fold: of this process.
     inactive: why discovery does not run though it may be enabled, None where it can.
     propose: put settings before the log's owner; the adopted version. Raises NotAdopted.
-    explain: one pick as a document; called in a thread, one at a time. Raises PickNotFound
-    and what the log raises.
+    explain, state: one pick, and the state at a mark, as documents; called in a thread, one at
+    a time. Raise PickNotFound, MarkRefused, StateGone, and what the log raises.
     extras: installed extras of the distribution.
     """
 
@@ -66,6 +68,7 @@ class AdminSources(NamedTuple):
     inactive: Callable[[], str | None]
     propose: Callable[[AdoptableSettings, Config], Awaitable[int]]
     explain: Callable[[str], dict[str, Any]]
+    state: Callable[[str], dict[str, Any]]
     extras: Callable[[], frozenset[str]] = installed_extras
 
 
@@ -93,6 +96,7 @@ class Admin:
             "/dynamo/workers": {"GET": self.workers},
             "/config": {"GET": self.show_config, "PUT": self.put_config},
             "/picks/{name}": {"GET": self.pick},
+            "/state": {"GET": self.state},
         }
         for path, handlers in routes.items():
             application.router.add_route("*", path, self._admitted(handlers))
@@ -174,27 +178,47 @@ class Admin:
         name = request.match_info["name"]
         if len(name) > PICK_NAME_CHARACTERS_MAX or not (name.isascii() and name.isprintable()):
             raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick.")
+        try:
+            found = await self._looked_up(self._sources.explain, name)
+        except (PickNotFound, OffsetGone):
+            raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick in the log.") from None
+        return json_answer(json_bytes(found), request_id_of(request))
+
+    async def state(self, request: web.Request) -> web.StreamResponse:
+        """GET /admin/state?at=M: the document of `picklog replay state --json`, of now without a mark."""
+        mark = request.query.get("at", "end")
+        if not 0 < len(mark) <= MARK_CHARACTERS_MAX:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, "That is no mark.", "at")
+        try:
+            found = await self._looked_up(self._sources.state, mark)
+        except MarkRefused as refused:
+            raise RequestRefused(ErrorCode.INVALID_REQUEST, str(refused), "at") from None
+        except (StateGone, OffsetGone) as gone:
+            raise RequestRefused(ErrorCode.NOT_FOUND, str(gone)) from None
+        return json_answer(json_bytes(found), request_id_of(request))
+
+    async def _looked_up(self, look: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
+        """Ask the log in a thread; few may wait. Raises what `look` raises of the name."""
         if self._explanations >= EXPLANATIONS_WAITING_MAX:
-            raise RequestRefused(ErrorCode.RATE_LIMITED, "Too many picks are being explained: try again.")
+            raise RequestRefused(ErrorCode.RATE_LIMITED, "Too many look into the log just now: try again.")
         self._explanations += 1
         # its own task: a client that leaves must not let a second reading of the log begin
-        task = asyncio.get_running_loop().create_task(self._explain(name))
+        task = asyncio.get_running_loop().create_task(self._one_by_one(look, name))
         self._tasks.add(task)
         task.add_done_callback(self._explained)
         try:
-            found = await asyncio.shield(task)
-        except (PickNotFound, OffsetGone):
-            raise RequestRefused(ErrorCode.NOT_FOUND, "There is no such pick in the log.") from None
+            return await asyncio.shield(task)
+        except OffsetGone:
+            raise
         except (LogError, OSError) as problem:
-            log.error("a pick could not be explained", pick=name, cause=str(problem))
+            log.error("the log could not be looked into", asked=name, cause=str(problem))
             raise RequestRefused(
                 ErrorCode.INTERNAL_ERROR, "The log cannot be read: see the process log."
             ) from None
-        return json_answer(json_bytes(found), request_id_of(request))
 
-    async def _explain(self, name: str) -> dict[str, Any]:
+    async def _one_by_one(self, look: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any]:
         async with self._explaining:
-            return await asyncio.to_thread(self._sources.explain, name)
+            return await asyncio.to_thread(look, name)
 
     def _explained(self, task: asyncio.Task[dict[str, Any]]) -> None:
         self._explanations -= 1

@@ -6,17 +6,20 @@ their sources.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
 from app.admin import AdminSources, admin_application
 from app.folding import Folding
 from app.log_tail import monotonic_us
+from app.lookups import Lookups
 from app.observe import CONTENT_TYPE, Observer
 from app.readiness import ready_document
 from app.reloading import Reloading
+from router.ingress.answers import error_answer
+from router.ingress.chat import request_id_of
+from router.ingress.errors import ErrorCode, RequestRefused
 from router.ingress.http_server import build_application
 from router.service import RouterService
 
@@ -30,25 +33,26 @@ class Parts(Protocol):
     reloading: Reloading
 
 
-def application_of(parts: Parts, explain: Callable[[str], dict[str, Any]]) -> web.Application:
-    """Everything that the process serves. explain: called in a thread, see `AdminSources`."""
+def application_of(parts: Parts, lookups: Lookups) -> web.Application:
+    """Everything that the process serves."""
     reloading = parts.reloading
     sources = AdminSources(
         config=lambda: reloading.loaded.config,
         fold=lambda: parts.folding.tail.fold,
         inactive=lambda: reloading.inactive,
         propose=reloading.propose,
-        explain=explain,
+        explain=lookups.explain,
+        state=lookups.state,
     )
 
     async def ready(_: web.Request) -> web.StreamResponse:
         document = ready_document(parts.folding.newest, parts.service, monotonic_us())
         return web.json_response(document, status=200 if document["ready"] else 503)
 
-    async def metrics(_: web.Request) -> web.StreamResponse:
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        if not reloading.loaded.config.metrics.enabled:
+            return error_answer(RequestRefused(ErrorCode.NOT_FOUND), request_id_of(request))
         return web.Response(body=await parts.observer.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    handlers = {"/ready": ready}
-    if reloading.loaded.config.metrics.enabled:
-        handlers["/metrics"] = metrics
+    handlers = {"/ready": ready, "/metrics": metrics}
     return build_application(parts.service, handlers, admin_application(sources))

@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
@@ -21,6 +22,7 @@ from app.tail import Seen, Tail
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue
 from projections.events.ports import CheckpointStore, LogReader
+from projections.fold import Fold
 
 log = structlog.get_logger("picklog.follower")
 
@@ -30,17 +32,23 @@ FAR_BEHIND_RECORDS = 200_000  # while this much waits, due checkpoints are skipp
 
 
 class Follower:
-    """Follows one log. on_checkpoint(offset): told after each written checkpoint."""
+    """Follows one log.
+
+    on_checkpoint(offset): told after each written checkpoint. on_folded(fold): called between
+    records, after each slice.
+    """
 
     def __init__(
         self,
         reader: LogReader,
         checkpoints: CheckpointStore,
         on_checkpoint: Callable[[int], None] | None = None,
+        on_folded: Callable[[Fold], object] = lambda _: None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
         self._on_checkpoint = on_checkpoint
+        self._on_folded = on_folded
         self.tail: Tail | None = None
 
     async def run(self) -> None:
@@ -64,7 +72,7 @@ class Follower:
                 self.tail,
                 on_ping=None,
                 on_notices=lambda *_: None,
-                on_folded=lambda: None,
+                on_folded=partial(self._on_folded, start.fold),
                 on_seen=self._write,
             )
             again = await shell.run()

@@ -51,7 +51,7 @@ class LogTail:
         news_from: int = 0,
         on_ping: Callable[[int, int], None] | None,
         on_notices: Callable[[tuple[Notice, ...], bool], None],
-        on_folded: Callable[[], None],
+        on_folded: Callable[[], object],
         on_seen: Callable[[Seen], None] | None = None,
         on_condemn: Callable[[int, str], None] | None = None,
     ) -> None:

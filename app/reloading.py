@@ -27,7 +27,7 @@ from app.observe import Observer, ReloadResult
 from app.owner import Owner
 from app.part_settings import discovery_settings, router_settings, subscription_settings
 from app.pick_log import ReplicaLog
-from app.process_log import say_findings, say_refused
+from app.process_log import say_findings, say_refused, set_up_process_log
 from projections.events.control import ConfigAdopted, ConfigProposed
 from router.service import RouterService
 
@@ -156,6 +156,8 @@ class Reloading:
         plan = plan_reload(self.loaded.config, config)
         for key in plan.needs_process_restart:
             log.warning("a changed setting takes effect at the next start", key=key)
+        if config.logging != self.loaded.config.logging:
+            set_up_process_log(config.logging)
         self.loaded = replace(self.loaded, config=config)
         process = self._process
         process.observer.config_read(result)

@@ -14,6 +14,7 @@ from app.follower_jobs import ask_again
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
 from app.processes import on_stop_signals, run_to_end, serving_collector
+from app.replay_steps import Steps
 from app.wiring import MainProcess
 
 
@@ -50,7 +51,11 @@ async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool) -> int:
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
     with open_log(data) as opened, open_log(data) as audited, open_log(data) as asked:
-        following = asyncio.create_task(Follower(opened.reader, store).run())
+        steps = Steps(data)
+        follower = Follower(
+            opened.reader, store, on_folded=lambda fold: steps.offer(fold, opened.reader.log_id)
+        )
+        following = asyncio.create_task(follower.run())
         endings: set[asyncio.Task[Any]] = {following, asyncio.create_task(stopped.wait())}
         if with_parent:
             endings.add(asyncio.create_task(end_with_parent(os.getppid())))

@@ -1,4 +1,4 @@
-"""The admin endpoint of a staging directory: its fleet as production sees it, and its picks explained.
+"""The admin endpoint of a staging directory: production's fleet, its picks explained, its state at a mark.
 
 The application is the router's own, given the staged fold; there is no router behind it, so
 nothing can be proposed and no chat is answered. It is the one socket of a feed, it listens
@@ -9,22 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
 from app.admin import AdminSources, admin_application
+from app.checkpoint_store import CheckpointFolder
 from app.config_addresses import read_bind
 from app.config_adoption import AdoptableSettings
 from app.config_findings import ConfigError, Finding
 from app.config_model import Config
 from app.config_rules import beyond_loopback
 from app.config_sections import AuthMethod
-from app.log_places import open_log
-from app.marks import Marks
+from app.log_places import checkpoint_folder
+from app.lookups import Lookups
 from app.reloading import NotAdopted
+from ingest.log.segment_reader import SegmentReader
 from projections.fold import Fold
-from replay.explain import explain
 
 EVERY_EXTRA = frozenset(("etcd", "etcd3"))  # whichever source production reads, none is read here
 
@@ -43,7 +43,8 @@ class StagingAdmin:
         if beyond_loopback(self._config) is not None and config.admin.auth.method is AuthMethod.NONE:
             found = Finding(("--listen",), "other machines could read it", "name a loopback address")
             raise ConfigError([found])
-        self._data = data
+        store = CheckpointFolder(checkpoint_folder(data))
+        self._lookups = Lookups(data, store, SegmentReader.open)
         self._fold = fold
         self._runner: web.AppRunner | None = None
 
@@ -54,7 +55,8 @@ class StagingAdmin:
             fold=self._fold,
             inactive=lambda: None,
             propose=_refuse,
-            explain=self._explain,
+            explain=self._lookups.explain,
+            state=self._lookups.state,
             extras=lambda: EVERY_EXTRA,
         )
         application = web.Application()
@@ -74,11 +76,6 @@ class StagingAdmin:
         """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
-
-    def _explain(self, name: str) -> dict[str, Any]:
-        """Runs in a thread. Raises PickNotFound, LogError."""
-        with open_log(self._data) as opened:
-            return explain(opened.reader, opened.checkpoints, name, Marks(opened.reader).time_text)
 
 
 async def _refuse(adoptable: AdoptableSettings, config: Config) -> int:

@@ -30,7 +30,7 @@ from app.follower_figures import FollowerMetrics
 from app.ingest_side import IngestSide
 from app.log_places import checkpoint_folder
 from app.log_tail import monotonic_us
-from app.marks import Marks
+from app.lookups import Lookups
 from app.observe import Observer
 from app.own_records import OwnRecords
 from app.owner import Owner
@@ -64,7 +64,6 @@ from projections.events.control import ConfigAdopted, ConfigProposed, RecordCond
 from projections.events.discovery import KeysDropped, PassSettled
 from projections.events.ports import LogError
 from projections.notices import Notice
-from replay.explain import explain
 from router.ingress.http_server import Door
 from router.picker.pick import pick
 from router.service import RouterService
@@ -128,7 +127,8 @@ class MainProcess:
 
     async def run(self) -> int:
         """Serve until stopped; the exit status. Raises OSError where an address is taken."""
-        door = Door(application_of(self, self._explain), self.service)
+        lookups = Lookups(self.data, self.checkpoints, SegmentLog.open_reader)
+        door = Door(application_of(self, lookups), self.service)
         tasks: list[asyncio.Task[Any]] = []
         try:
             await self._listen(door)
@@ -374,11 +374,3 @@ class MainProcess:
         """See process_state.Parts."""
         horizon_us = int(log_horizon_seconds(self.store) * SECOND_US)
         return StoreFigures(stored_bytes(self.store), retention_bytes(self.store), horizon_us)
-
-    def _explain(self, name: str) -> dict[str, Any]:
-        """Runs in a thread. Raises PickNotFound, LogError."""
-        reader = SegmentLog.open_reader(self.data)
-        try:
-            return explain(reader, self.checkpoints, name, Marks(reader).time_text)
-        finally:
-            reader.close()

@@ -13,7 +13,9 @@ from app.admin import AdminSources, admin_application
 from app.config_adoption import AdoptableSettings
 from app.config_load import check_data
 from app.config_model import Config
+from app.marks import MarkRefused
 from replay.explain import PickNotFound
+from replay.timeline import StateGone
 from tests.app.observed import adopted
 from tests.projections.fleet_script import Script
 
@@ -58,6 +60,7 @@ class Site:
             inactive=lambda: self.inactive,
             propose=self._propose,
             explain=self._explain,
+            state=self._state,
             extras=lambda: self.extras,
         )
 
@@ -78,6 +81,13 @@ class Site:
         await asyncio.sleep(0)
         self.proposed.append((adoptable, config))
         return self.answer_proposal()
+
+    def _state(self, mark: str) -> dict[str, Any]:
+        if mark == "gone":
+            raise StateGone("offset 3 is gone, the oldest state is at 9")
+        if not mark.isdecimal() and mark != "end":
+            raise MarkRefused(f"{mark} is no mark")
+        return {"mark": mark}
 
     def _explain(self, name: str) -> dict[str, Any]:
         if name not in self.explanations:

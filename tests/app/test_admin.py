@@ -378,3 +378,27 @@ async def test_a_client_that_leaves_costs_no_second_reading_and_is_audited() -> 
             assert not staying.done(), "the first reading still runs"
             let_go.set()
             assert (await staying).document == {"pick": 1}
+
+
+# State ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "found"),
+    [
+        ("", 200, "end"),
+        ("?at=17", 200, "17"),
+        ("?at=nonsense", 400, "invalid_request"),
+        ("?at=", 400, "invalid_request"),
+        (f"?at={'1' * 200}", 400, "invalid_request"),
+        ("?at=gone", 404, "not_found"),
+    ],
+)
+async def test_the_state_at_a_mark_is_told_or_what_is_wrong_with_the_mark(
+    query: str, status: int, found: str
+) -> None:
+    async with a_site() as site:
+        answer = await site.ask(f"/admin/state{query}")
+        assert answer.status == status
+        told = answer.document["mark"] if status == 200 else answer.document["error"]["code"]
+        assert told == found

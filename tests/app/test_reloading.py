@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app import reloading
 from app.config_adoption import adoptable_settings
 from app.config_load import LoadedConfig, load_config
 from app.reloading import ADOPT_S_MAX, WAITING_MAX, NotAdopted, Reloading
@@ -56,6 +57,20 @@ async def test_a_changed_file_is_in_force_at_once_and_picks_name_its_version(sit
         (2, "file", 700_000),
     ]
     assert len(site.facts(PassBegan)) == 1, "discovery goes on undisturbed"
+
+
+@pytest.mark.req("REL-02")
+async def test_the_process_log_and_the_metrics_follow_their_settings_at_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(reloading, "set_up_process_log", lambda settings: levels.append(settings.level.value))
+    async with site.running() as run:
+        await changed(site, run, lambda config: config.update(logging={"level": "debug"}))
+        await changed(site, run, lambda config: config.update(metrics={"enabled": False}))
+        assert levels == ["debug", "info"], "the second file says nothing of the log"
+        status, document = await run.get("/metrics")
+        assert (status, document["error"]["code"]) == (404, "not_found")
 
 
 @pytest.mark.req("REL-04", "REL-05", "RED-23")

@@ -47,6 +47,8 @@ async def test_the_fleet_and_picks_of_production_are_asked_of_staging(tmp_path: 
             status, document = await asked(port, "/admin/picks/last")
             assert (status, document["repeated"]) == (200, "equal")
             assert (await asked(port, "/admin/picks/nobody"))[0] == 404
+            status, document = await asked(port, "/admin/state?at=40")
+            assert (status, len(document["workers"]), document["mark"]) == (200, 3, "0:40")
             status, document = await asked(port, "/admin/config", "PUT", b"{}")
             assert status >= 400
             assert await asked(port, "/health") == (200, {"status": "ok"})
