@@ -56,9 +56,14 @@ class CheckpointFolder:
             return found
         for entry in entries:
             match = _NAME.fullmatch(entry.name)
-            if match is not None:
-                offset, check, time = int(match[1]), int(match[2], 16), int(match[3])
-                found.append(CheckpointInfo(offset, check, time, entry.stat().st_size, entry.name))
+            if match is None:
+                continue
+            try:
+                size = entry.stat().st_size
+            except FileNotFoundError:  # the follower let go of it meanwhile
+                continue
+            offset, check, time = int(match[1]), int(match[2], 16), int(match[3])
+            found.append(CheckpointInfo(offset, check, time, size, entry.name))
         return found
 
     def read(self, info: CheckpointInfo) -> Iterator[bytes]:

@@ -1,5 +1,6 @@
 """Checkpoints are kept whole, named by position, and thinned by age and size."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,19 @@ def test_the_byte_ceiling_wins_over_age_but_never_takes_the_newest() -> None:
     surplus = surplus_checkpoints(infos, 3, 250)
     assert [info for info in infos if info not in surplus] == infos[-2:]
     assert surplus_checkpoints([at(1, size=1000)], 3, 250) == []
+
+
+def test_one_that_is_let_go_of_while_they_are_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointFolder(tmp_path)
+    going, kept = (store.write(LOG, offset, 1, 2, iter(records(2))) for offset in (5, 9))
+    scan = os.scandir
+
+    def scan_then_remove(folder: Path) -> list[os.DirEntry[str]]:
+        entries = list(scan(folder))
+        (tmp_path / going.name).unlink(missing_ok=True)
+        return entries
+
+    monkeypatch.setattr(os, "scandir", scan_then_remove)
+    assert store.list() == [kept]
