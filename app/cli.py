@@ -183,7 +183,9 @@ def _options(
 def serve(
     config: ConfigOption = None,
     data: DataOption = DEFAULT_DATA,
-    routers: Annotated[int, typer.Option("--routers", min=1, metavar="N", help="Router processes.")] = 1,
+    routers: Annotated[
+        int, typer.Option("--routers", min=1, metavar="N", help="Router processes; 1 in this release.")
+    ] = 1,
 ) -> None:
     """Run a router with the embedded log: watch the fleet, pick, log, and relay."""
     if routers > 1:

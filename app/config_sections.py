@@ -58,9 +58,7 @@ class ServerSettings(Section):
         default=ByteSize(16 << 20),
         description="Largest request body, bytes; larger ones get 413. 1KiB to 1GiB.",
     )
-    workers: int | None = Field(
-        default=None, ge=0, description="Ignored here: use `picklog serve --routers N`."
-    )
+    workers: int | None = Field(default=None, ge=0, description="Ignored here: one process serves.")
     connection_pool_size: int | None = Field(default=None, ge=0, description="Ignored here.")
     socket_mode: str | int | None = Field(default=None, description="Ignored here: sockets are owner-only.")
 

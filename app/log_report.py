@@ -15,6 +15,8 @@ from ingest.log.segment_upkeep import horizon_us
 from projections.bounds import SECOND_US
 from projections.events.ports import LogReader
 
+USED_STEP_BYTES = 1 << 20
+
 
 class SegmentRow(NamedTuple):
     """One segment as people read it."""
@@ -100,9 +102,21 @@ def _infos(folder: Path, reader: LogReader) -> list[SegmentInfo]:
 def _open_info(folder: Path, first: int, reader: LogReader) -> SegmentInfo:
     segment = StoredSegment(folder, first)
     try:
-        size = segment.stored_bytes()
+        size = _used_bytes(segment)
         end = max(first, reader.end_offset())
         created = segment.header.created
         return SegmentInfo(first, end, created, created, size, size, "", "", SegmentState.OPEN)
     finally:
         segment.close()
+
+
+def _used_bytes(segment: StoredSegment) -> int:
+    """Bytes up to the last one that was written: room is taken ahead, as zeros."""
+    position = segment.stored_bytes()
+    while position > 0:
+        start = max(0, position - USED_STEP_BYTES)
+        written = segment.read_at(start, position - start).rstrip(b"\0")
+        if written:
+            return start + len(written)
+        position = start
+    return 0

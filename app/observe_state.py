@@ -46,7 +46,7 @@ class BackendState(NamedTuple):
 class LogFigures(NamedTuple):
     """The log as its owner knows it; a reader leaves out what it does not know (None, ()).
 
-    stored_bytes, ceiling_bytes: of sealed segments and of retention. horizon_us: how long a
+    stored_bytes, ceiling_bytes: of segments and of retention. horizon_us: how long a
     record lasts. room: one of ROOMS. pending_bytes, pending_picks: appended and not durable.
     shed: (importance, facts) since start, importances in lower case. overlay: own picks and
     ends that the fold does not hold yet.
@@ -143,7 +143,7 @@ class StateText:
         horizon_s = None if figures.horizon_us is None else figures.horizon_us / SECOND_US
         for name, text, value in (
             ("log_horizon_seconds", "How long a record is kept at the present rate.", horizon_s),
-            ("picklog_log_bytes", "Sealed segments on disk.", figures.stored_bytes),
+            ("picklog_log_bytes", "Segments on disk, as far as they are written.", figures.stored_bytes),
             ("picklog_log_bytes_max", "Ceiling of retention.", figures.ceiling_bytes),
             ("picklog_append_pending_bytes", "Appended and not durable.", figures.pending_bytes),
             ("picklog_append_pending_picks", "Picks appended and not durable.", figures.pending_picks),

@@ -150,7 +150,7 @@ def print_report(report: Report, seconds: float, processes: int, name: str, cons
     for reason, count in report.reasons.items():
         print(f"  unverifiable: {count}, {reason.value}")
     if not report.breaks and not report.chains.gaps and not report.chains.breaks and report.picks:
-        print(f"own numbers and rotations go on without a break, {report.ticks} ticks agree with their owner")
+        print(f"no record of a router is missing, and the state equals the owner's at {report.ticks} ticks")
     for version, (made, different) in sorted(report.by_version.items()):
         if version != VERSION and different:
             print(

@@ -373,4 +373,5 @@ class MainProcess:
     def store_figures(self) -> StoreFigures:
         """See process_state.Parts."""
         horizon_us = int(log_horizon_seconds(self.store) * SECOND_US)
-        return StoreFigures(stored_bytes(self.store), retention_bytes(self.store), horizon_us)
+        stored = stored_bytes(self.store) + self.store.open_bytes
+        return StoreFigures(stored, retention_bytes(self.store), horizon_us)

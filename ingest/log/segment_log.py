@@ -97,6 +97,11 @@ class SegmentLog:
         return self._tail.newest_stamp
 
     @property
+    def open_bytes(self) -> int:
+        """Bytes written into the open segment."""
+        return self._tail.position
+
+    @property
     def room(self) -> Room:
         """What the disk has room for."""
         return self.reserve.room

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from app.log_report import log_report
 from ingest.log.reserve import RESERVE_STEP_BYTES, Room
 from ingest.log.segment_files import Disk, LogHeld, log_folder
 from ingest.log.segment_log import SegmentLog
@@ -22,7 +23,16 @@ from ingest.log.segment_reader import SegmentReader
 from ingest.log.segment_upkeep import compress_sealed, forget
 from projections.bounds import MIB, SECOND_US
 from projections.events.ports import LogFailed, LogFull, LogReader, LogStore
-from tests.ingest.log.log_places import SMALL, BrokenSync, LimitedDisk, files, fill, owned, read_back
+from tests.ingest.log.log_places import (
+    SMALL,
+    BrokenSync,
+    LimitedDisk,
+    files,
+    fill,
+    newest_segment,
+    owned,
+    read_back,
+)
 from tests.log_suite import EVERYTHING, LogSuite, read_all, record
 
 
@@ -127,6 +137,15 @@ def test_everything_belongs_to_the_owner_alone(tmp_path: Path) -> None:
     folder = log_folder(tmp_path)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_bytes_of_the_open_segment_are_those_written_not_those_taken_ahead(
+    log: SegmentLog, tmp_path: Path
+) -> None:
+    before = log.open_bytes
+    fill(log, [3])
+    assert before < log.open_bytes < newest_segment(tmp_path).stat().st_size
+    assert log_report(tmp_path, SegmentReader.open(tmp_path)).stored_bytes == log.open_bytes
 
 
 def test_a_segment_is_sealed_before_it_grows_beyond_its_size(log: SegmentLog, tmp_path: Path) -> None:
