@@ -16,12 +16,16 @@ Neither holds a password or an address of a row.
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 from urllib.parse import quote
 
+import aiosqlite
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
@@ -38,6 +42,7 @@ DATABASE_NAME = "audit.sqlite"
 VERSION_TABLE = "picklog_schema"
 LOCKED_S_MAX = 5.0  # how long SQLite waits for another writer before it says so
 CONNECT_S_MAX = 10.0
+_ROWS_AT_ONCE = 64  # aiosqlite's default: rows fetched in one go while iterating
 _UPGRADE_LOCK = 7_240_511_936_001_001  # an advisory lock of PostgreSQL: one upgrade at a time
 _DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -132,12 +137,35 @@ def reading_engine(url: URL) -> AsyncEngine:
 def _engine(url: URL, arguments: dict[str, Any], keep: bool = False) -> AsyncEngine:
     """keep: one connection stays open between transactions, until the engine is disposed of."""
     pool: dict[str, Any] = {"pool_size": 1, "max_overflow": 0} if keep else {"poolclass": NullPool}
+    if url.get_backend_name() == "sqlite":
+        arguments = arguments | {"async_creator_fn": _open_sqlite}
     try:
         return create_async_engine(url, connect_args=arguments, **pool)
     except (ImportError, NoSuchModuleError):
         raise AuditRefused(
             "PostgreSQL needs a library that is not installed: pip install 'picklog[postgres]'"
         ) from None
+
+
+class _SqliteConnection(aiosqlite.Connection):
+    """Its thread ends without a word to the event loop.
+
+    SQLAlchemy gives a connection that failed up and waits for nothing. The driver's thread would
+    report its end all the same, and print a traceback if a command has closed the loop by then.
+    """
+
+    def stop(self) -> None:
+        """See aiosqlite: no future is made where no loop runs, so that nothing is reported."""
+        elsewhere = Thread(target=super().stop)
+        elsewhere.start()
+        elsewhere.join()
+
+
+async def _open_sqlite(database: str, **how: Any) -> aiosqlite.Connection:
+    """As SQLAlchemy opens it."""
+    connection = _SqliteConnection(partial(sqlite3.connect, database, **how), _ROWS_AT_ONCE)
+    connection._thread.daemon = True  # it has no public name; SQLAlchemy does the same
+    return await connection
 
 
 def _begin_immediately(engine: Engine) -> None:

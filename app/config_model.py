@@ -119,7 +119,7 @@ def plain_settings(value: object, *, masked: bool) -> Any:
     """The configuration as plain data, every default spelled out, in declaration order.
 
     masked: true puts `MASK` where a secret is set; false reveals it (only ever for building the next
-    configuration, never for output).
+    configuration, never for output) and keeps numbers that JSON cannot hold.
     """
     if isinstance(value, SecretStr):
         return MASK if masked else value.get_secret_value()
@@ -132,6 +132,8 @@ def plain_settings(value: object, *, masked: bool) -> Any:
     if isinstance(value, list | tuple):
         return [plain_settings(item, masked=masked) for item in value]
     if value is None or isinstance(value, bool):
+        return value
+    if not masked and isinstance(value, int | float):
         return value
     if isinstance(value, int):
         return value if abs(value) < 1 << 63 else hex(value)

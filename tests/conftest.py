@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 LIVE = Path(__file__).parent / "live"
@@ -34,3 +37,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if LIVE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
+
+
+@pytest.fixture(autouse=True)
+def _process_log_as_found() -> Iterator[None]:
+    """A command under test sets up the process log; its level would hide lines from later tests."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    accesses = logging.getLogger("aiohttp.access")
+    disabled = accesses.disabled
+    yield
+    structlog.reset_defaults()
+    root.handlers = handlers
+    root.setLevel(level)
+    accesses.disabled = disabled

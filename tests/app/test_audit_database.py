@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,28 @@ async def test_a_file_that_is_no_database_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(AuditAway, match="file is not a database"):
         await upgrade(engine)
     await engine.dispose()
-    await asyncio.sleep(0.05)  # the driver's thread reports once more
+
+
+@pytest.mark.parametrize("file", ["no/a.sqlite", "a.sqlite"])
+def test_a_failure_leaves_no_thread_that_reports_to_a_closed_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    (tmp_path / "a.sqlite").write_bytes(b"no database at all, but long enough to be looked at" * 20)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+
+    async def fail() -> None:
+        engine = writing_engine(database_url(str(tmp_path / file)))
+        with pytest.raises(AuditAway):
+            await upgrade(engine)
+        await engine.dispose()
+
+    for _ in range(20):
+        asyncio.run(fail())
+    for thread in threading.enumerate():
+        if "connection_worker" in thread.name:
+            thread.join()
+    assert raised == []
 
 
 async def test_a_server_that_nobody_runs_is_away() -> None:
