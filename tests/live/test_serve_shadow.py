@@ -142,6 +142,9 @@ def test_a_redacted_capture_of_a_real_fleet_tells_no_address_and_gives_the_same_
     reader, original = CaptureReader(redacted), CaptureReader(whole)
     plain = b"".join(data for _, data in records_of(reader, reader.first_offset()))
     there = b"".join(data for _, data in records_of(original, original.first_offset()))
-    secrets = [b"127.0.0.1", str(fleet.file_store).encode(), b"chat_template", socket.gethostname().encode()]
+    secrets = [b"127.0.0.1", str(fleet.file_store).encode(), b"chat_template"]
+    host = socket.gethostname().encode()
+    if len(host) >= 6:  # a shorter name stands in digests by chance
+        secrets.append(host)
     assert [text for text in secrets if text in there], "the search has nothing to find"
     assert [text for text in secrets if text in plain] == []
