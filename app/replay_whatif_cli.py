@@ -1,4 +1,4 @@
-"""`picklog replay whatif`: the same questions under another configuration, or under a sweep of settings.
+"""`picklog replay whatif`: the same questions under other settings, or on load decoded anew.
 
 Only what a pick may read counts (see `PickSettings`); everything else of the other
 configuration changes no pick. Files are written under a temporary name and renamed. Exit
@@ -19,14 +19,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
+from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, printable, refusals_told
 from app.config_adoption import pick_settings
 from app.config_findings import ConfigError
 from app.config_load import load_config
 from app.config_rules import PICKER_NAMES
 from app.config_units import Duration
-from app.log_places import open_log
+from app.log_places import OpenLog, open_log
 from app.marks import Marks
+from app.redecoding import CheckpointsBefore, RedecodedLog
 from app.replay_output import (
     FromOption,
     JsonOption,
@@ -42,13 +43,19 @@ from app.replay_output import (
 from app.replay_steps import with_steps
 from app.whatif_document import PickRows, whatif_document
 from app.whatif_page import whatif_page
+from ingest.log.raw_frames import KeptFrames
 from projections.events.control import PickSettings
+from projections.events.ports import CheckpointStore, LogReader
 from replay.alternative import Alternative
 from replay.whatif import what_if
 
 ALTERNATIVES_MAX = 64
 SWEEP_KEYS_MAX = 2
 WORKERS_SHOWN = 20
+REDECODE_LIMIT = (
+    "Only frames that became samples are kept: what was refused then, or was overtaken by a newer sample"
+    " before it was logged, cannot be decoded anew."
+)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("-c", "--config", metavar="OTHER", help="Another configuration file.")
@@ -58,6 +65,9 @@ SweepOption = Annotated[
     typer.Option("--sweep", metavar="KEY=V1,V2,...", help="A setting in several values; twice for a grid."),
 ]
 CsvOption = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="A row for every pick.")]
+RedecodeOption = Annotated[
+    bool, typer.Option("--redecode", help="Decode the kept raw frames anew instead of taking their samples.")
+]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="A page with plots.")]
 
 
@@ -69,20 +79,22 @@ def whatif_command(
     log: LogOption = None,
     csv_file: CsvOption = None,
     html_file: HtmlOption = None,
+    redecode: RedecodeOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """The same questions under other settings: which picks would have gone elsewhere, and why."""
-    if config is None and not sweep:
-        fail(EXIT_USAGE, "no other settings are named", "give -c FILE, or --sweep KEY=V1,V2,...")
+    if config is None and not sweep and not redecode:
+        fail(EXIT_USAGE, "no other settings are named", "give -c FILE, --sweep KEY=V1,V2,... or --redecode")
     alternatives = _alternatives(config, sweep or [])
     with refusals_told(), open_log(log) as opened:
+        reader, checkpoints = _read_from(opened, redecode)
         marks = Marks(opened.reader)
         first, last = range_of(marks, start, stop)
         with _written(csv_file) as out, ProgressBar(first, last, "asking again") as advance:
             each = PickRows(out, marks.time_text).add if out is not None else None
             found = what_if(
-                opened.reader,
-                with_steps(opened.checkpoints, opened.name),
+                reader,
+                checkpoints,
                 first,
                 last,
                 alternatives,
@@ -90,6 +102,9 @@ def whatif_command(
                 each,
             )
         document = whatif_document(found, marks.time_text)
+        if isinstance(reader, RedecodedLog):
+            document["redecoded"] = reader.counts.document()
+            document["limits"].append(REDECODE_LIMIT)
         if html_file is not None:
             with _written(html_file) as page:
                 assert page is not None
@@ -98,6 +113,23 @@ def whatif_command(
             print_json(document)
         else:
             print_whatif(document, plain_console())
+
+
+def _read_from(opened: OpenLog, redecode: bool) -> tuple[LogReader, CheckpointStore]:
+    """The log as it is, or with its samples decoded anew from the first kept frame on."""
+    if not redecode:
+        return opened.reader, with_steps(opened.checkpoints, opened.name)
+    if opened.data is None:
+        fail(EXIT_USAGE, f"{opened.name} is a capture, which holds no raw frames", "name a data directory")
+    frames = KeptFrames(opened.data, opened.reader.log_id)
+    first = frames.first_offset()
+    if first is None:
+        fail(
+            EXIT_UNREACHABLE,
+            f"{opened.name} keeps no raw frames",
+            "they are kept for log.raw.age while log.raw.enabled is true",
+        )
+    return RedecodedLog(opened.reader, frames), CheckpointsBefore(opened.checkpoints, first)
 
 
 def _title(alternatives: list[Alternative]) -> str:
@@ -113,6 +145,14 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
         bold=f"{document['moved']} of {document['picks']} picks move",
         after=f" ({document['share']:.1%}) under {document['alternative']}",
     )
+    if "redecoded" in document:
+        row = document["redecoded"]
+        say(
+            console,
+            f"{row['same'] + row['changed'] + row['refused']} frames decoded anew: {row['changed']} say"
+            f" something else, {row['refused']} are refused now; {row['not_kept']} samples whose frame"
+            " is gone stay as they are",
+        )
     if document["not_asked"]:
         reasons = ", ".join(f"{name} {count}" for name, count in document["not_asked_reasons"].items())
         say(console, f"{document['not_asked']} picks cannot be asked again: {reasons}")
@@ -174,7 +214,7 @@ def _print_workers(rows: list[dict[str, Any]], console: Console) -> None:
 
 def _alternatives(config: Path | None, sweep: list[str]) -> list[Alternative]:
     settings = _settings_of(config) if config is not None else None
-    base = config.name if config is not None else ""
+    base = config.name if config is not None else "the same settings"
     if not sweep:
         return [Alternative(base, settings)]
     if len(sweep) > SWEEP_KEYS_MAX:

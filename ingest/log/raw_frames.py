@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import struct
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
@@ -25,6 +27,7 @@ from ingest.log.segment_files import make_folder
 from projections.bounds import GIB, KV_FRAME_BYTES_MAX, MIB, SECOND_US
 
 RAW_SUFFIX = ".raw"
+FILES_INDEXED = 2  # a scout reads ahead of the fold: both may stand in different files
 _MAGIC = b"PLRAW\0\0\1"
 _HEAD_BYTES = 24
 _ENTRY = struct.Struct("<QQIQ")
@@ -152,6 +155,85 @@ class RawFrameReader:
             return
         if data[:_HEAD_BYTES] == _MAGIC + self._log_id:
             yield from _entries_of(data)
+
+
+class KeptFrames:
+    """The frames that were kept at opening, for walks over a whole log: files are indexed once.
+
+    At most FILES_INDEXED indexes are held, of 16 bytes a frame. A file that expires meanwhile holds no frame.
+    """
+
+    def __init__(self, data: Path, log_id: bytes) -> None:
+        self._log_id = log_id
+        self._files = _stored(raw_folder(data))
+        self._indexes: dict[Path, _Index] = {}
+
+    def first_offset(self) -> int | None:
+        """Offset of the record that the oldest kept frame belongs to, None without frames of this log."""
+        for _, path in self._files:
+            index = self._index(path)
+            if index.offsets:
+                return index.offsets[0]
+        return None
+
+    def get(self, offset: int, digest: int) -> bytes | None:
+        """The frame behind the record at `offset`, None where it is not kept or not the one of `digest`."""
+        at = bisect_right(self._files, offset, key=lambda file: file[0]) - 1
+        if at < 0:
+            return None
+        path = self._files[at][1]
+        index = self._index(path)
+        place = bisect_left(index.offsets, offset)
+        if place == len(index.offsets) or index.offsets[place] != offset:
+            return None
+        entry_at = index.places[place]
+        try:
+            with path.open("rb") as file:
+                file.seek(entry_at)
+                _, _, size, _ = _ENTRY.unpack(file.read(_ENTRY.size))
+                frame = file.read(size)
+        except (OSError, struct.error):
+            return None
+        return frame if raw_digest(frame) == digest else None
+
+    def _index(self, path: Path) -> _Index:
+        found = self._indexes.pop(path, None)
+        if found is None:
+            found = _Index.of(path, self._log_id)
+        self._indexes[path] = found
+        while len(self._indexes) > FILES_INDEXED:
+            del self._indexes[next(iter(self._indexes))]
+        return found
+
+
+class _Index(NamedTuple):
+    """Offsets of records, ascending, and where their entries begin in the file."""
+
+    offsets: array[int]
+    places: array[int]
+
+    @classmethod
+    def of(cls, path: Path, log_id: bytes) -> _Index:
+        found = cls(array("Q"), array("Q"))
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                at = _HEAD_BYTES
+                if file.read(_HEAD_BYTES) != _MAGIC + log_id:
+                    return found
+                while len(head := file.read(_ENTRY.size)) == _ENTRY.size:
+                    offset, _, frame_bytes, _ = _ENTRY.unpack(head)
+                    if at + _ENTRY.size + frame_bytes > size or (
+                        found.offsets and offset <= found.offsets[-1]
+                    ):
+                        break
+                    found.offsets.append(offset)
+                    found.places.append(at)
+                    at += _ENTRY.size + frame_bytes
+                    file.seek(at)
+        except OSError:
+            pass
+        return found
 
 
 def _entries_of(data: bytes) -> Iterator[tuple[int, int, bytes, int]]:

@@ -39,6 +39,27 @@ def encode_message(frames: Sequence[bytes]) -> bytes:
     return b"".join([encode_frame(body, MORE) for body in leading]) + encode_frame(last)
 
 
+def decode_message(data: bytes) -> Message | None:
+    """The frames that `encode_message` wrote as `data`, None where it is no one whole message.
+
+    A frame is bounded by the data it must lie in, whatever its size field says.
+    """
+    frames: list[bytes] = []
+    position = 0
+    flags = MORE
+    while flags & MORE:
+        if position >= len(data):
+            return None
+        flags = data[position]
+        body_at = position + (9 if flags & LONG else 2)
+        stop = body_at + int.from_bytes(data[position + 1 : body_at], "big")
+        if flags & ~(MORE | LONG) or stop > len(data) or body_at > len(data):
+            return None
+        frames.append(data[body_at:stop])
+        position = stop
+    return tuple(frames) if position == len(data) else None
+
+
 def encode_command(name: bytes, data: bytes = b"") -> bytes:
     """One command frame; `name` is 1 to 255 letters."""
     return encode_frame(bytes((len(name),)) + name + data, COMMAND)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.log.raw_frames import RawFrameReader, RawFrames, RawSettings, raw_digest, raw_folder
+from ingest.log.raw_frames import KeptFrames, RawFrameReader, RawFrames, RawSettings, raw_digest, raw_folder
 from projections.bounds import KV_FRAME_BYTES_MAX, SECOND_US
 
 LOG = bytes(range(16))
@@ -80,3 +80,33 @@ def test_a_disk_that_fails_loses_frames_and_raises_nothing(tmp_path: Path) -> No
     raw.put(3, frame(3), 1)
     assert RawFrameReader(tmp_path, LOG).get(3) == frame(3)
     raw.close()
+
+
+def test_kept_frames_are_found_in_any_order_over_many_files(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings(file_bytes=1000))
+    for number in range(50):
+        raw.put(7 + number * 3, frame(number), number)
+    raw.close()
+    kept = KeptFrames(tmp_path, LOG)
+    assert kept.first_offset() == 7
+    for number in (*range(50), 49, 3, 31, 0):
+        assert kept.get(7 + number * 3, raw_digest(frame(number))) == frame(number)
+        assert kept.get(8 + number * 3, raw_digest(frame(number))) is None
+        assert kept.get(7 + number * 3, raw_digest(frame(number + 1))) is None
+
+
+def test_kept_frames_of_another_log_cut_short_or_gone_count_as_not_kept(tmp_path: Path) -> None:
+    assert KeptFrames(tmp_path, LOG).first_offset() is None
+    raw = RawFrames(tmp_path, LOG, RawSettings())
+    raw.put(1, frame(1), 1)
+    raw.put(2, frame(2), 2)
+    raw.close()
+    assert KeptFrames(tmp_path, bytes(16)).first_offset() is None
+    path = next(raw_folder(tmp_path).iterdir())
+    path.write_bytes(path.read_bytes()[:-1])
+    kept = KeptFrames(tmp_path, LOG)
+    assert kept.get(1, raw_digest(frame(1))) == frame(1)
+    assert kept.get(2, raw_digest(frame(2))) is None
+    path.unlink()
+    assert kept.get(1, raw_digest(frame(1))) is None
+    assert KeptFrames(tmp_path, LOG).first_offset() is None

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.wire import zmtp_frames
-from ingest.wire.zmtp_frames import encode_command, encode_frame, encode_message, encode_ready, metadata_of
+from ingest.wire.zmtp_frames import (
+    decode_message,
+    encode_command,
+    encode_frame,
+    encode_message,
+    encode_ready,
+    metadata_of,
+)
 from tests.ingest.wire import fake_publisher as fake
 
 
@@ -54,3 +61,20 @@ def test_metadata_are_read_as_written(properties: dict[bytes, bytes]) -> None:
     for end in range(1, len(raw)):  # a cut is noticed unless it falls between two properties
         read = metadata_of(raw[:end])
         assert read is None or list(read.items()) == list(properties.items())[: len(read)]
+
+
+BODIES = st.one_of(st.binary(max_size=300), st.integers(250, 70_000).map(bytes))
+
+
+@given(st.lists(BODIES, min_size=1, max_size=6))
+def test_a_message_is_read_back_whole_and_no_part_of_it_is(frames: list[bytes]) -> None:
+    data = encode_message(frames)
+    assert decode_message(data) == tuple(frames)
+    assert decode_message(data[:-1]) is None
+    assert decode_message(data + b"\0") is None
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_one_message_or_none(data: bytes) -> None:
+    found = decode_message(data)
+    assert found is None or decode_message(encode_message(found)) == found
