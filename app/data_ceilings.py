@@ -15,6 +15,8 @@ import structlog
 
 from app.config_model import Config
 from app.part_settings import bytes_of
+from app.replay_steps import STEP_BYTES_MAX
+from app.shadow_file import FILES_BYTES_MAX
 from ingest.log.segment_files import Disk
 from projections.bounds import RESERVE_BYTES
 
@@ -22,18 +24,22 @@ log = structlog.get_logger("picklog.config")
 
 
 class Ceilings(NamedTuple):
-    """Bytes that each store may take. reserve: kept for picks, ends and control records."""
+    """Bytes that each store may take. reserve: kept for picks, ends and control records.
+
+    derived: `DIR/steps`, and `DIR/shadow.jsonl` where the shadow has no database.
+    """
 
     log: int
     raw: int
     checkpoints: int
     audit: int
+    derived: int
     reserve: int
 
     @property
     def sum_bytes(self) -> int:
         """All of them together."""
-        return self.log + self.raw + self.checkpoints + self.audit + self.reserve
+        return self.log + self.raw + self.checkpoints + self.audit + self.derived + self.reserve
 
 
 def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
@@ -44,6 +50,7 @@ def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
         bytes_of(config.checkpoints.bytes, file_system_bytes),
         bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
+        STEP_BYTES_MAX + (0 if config.audit.enabled else FILES_BYTES_MAX),
         RESERVE_BYTES,
     )
 
@@ -67,6 +74,7 @@ def say_overcommitted(config: Config, data: Path, disk: Disk | None = None) -> b
         raw_bytes=ceilings.raw,
         checkpoints_bytes=ceilings.checkpoints,
         audit_bytes=ceilings.audit,
+        derived_bytes=ceilings.derived,
         remedy="lower log.retention.bytes, log.raw.bytes, checkpoints.bytes or audit.bytes",
     )
     return True

@@ -19,6 +19,7 @@ from projections.bounds import MIB
 
 FILE_NAME = "shadow.jsonl"
 FILE_BYTES_MAX = 64 * MIB
+FILES_BYTES_MAX = 2 * FILE_BYTES_MAX
 _TAIL_BYTES = 1 << 20
 
 

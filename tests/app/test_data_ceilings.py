@@ -31,8 +31,8 @@ class DiskOf(Disk):
 
 
 def test_shares_are_of_the_file_system_and_the_reserve_counts() -> None:
-    assert ceilings_of(CONFIG, 100 * GIB) == Ceilings(25 * GIB, 10 * GIB, 10 * GIB, 5 * GIB, 64 * MIB)
-    assert ceilings_of(CONFIG, 100 * GIB).sum_bytes == 50 * GIB + 64 * MIB
+    assert ceilings_of(CONFIG, 100 * GIB) == Ceilings(25 * GIB, 10 * GIB, 10 * GIB, 5 * GIB, GIB, 64 * MIB)
+    assert ceilings_of(CONFIG, 100 * GIB).sum_bytes == 51 * GIB + 64 * MIB
 
 
 def test_raw_frames_that_are_not_kept_take_nothing() -> None:
@@ -46,6 +46,11 @@ def test_an_audit_that_is_written_elsewhere_takes_nothing(audit: dict[str, objec
     assert ceilings_of(config, 100 * GIB).audit == 0
 
 
+def test_a_shadow_without_a_database_has_its_files_counted() -> None:
+    config = check_data({"audit": {"enabled": False}}, extras=frozenset())[0]
+    assert ceilings_of(config, 100 * GIB).derived == GIB + 128 * MIB
+
+
 @pytest.mark.parametrize(("total", "is_too_much"), [(100 * GIB, False), (20 * GIB, True)])
 def test_a_disk_that_cannot_hold_them_all_is_warned_of(total: int, is_too_much: bool, tmp_path: Path) -> None:
     with capture_logs() as captured:
@@ -53,7 +58,7 @@ def test_a_disk_that_cannot_hold_them_all_is_warned_of(total: int, is_too_much: 
     assert [entry["log_level"] for entry in captured] == ["warning"] * is_too_much
     if is_too_much:
         assert captured[0]["file_system_bytes"] == total
-        assert captured[0]["sum_bytes"] == 30 * GIB + 64 * MIB
+        assert captured[0]["sum_bytes"] == 31 * GIB + 64 * MIB
 
 
 def test_a_data_directory_that_is_not_there_yet_is_judged_by_where_it_will_be(tmp_path: Path) -> None:
