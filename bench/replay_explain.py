@@ -5,6 +5,7 @@ steps each hundred thousand records, as a follower writes them, and an index for
 places are spread over all of it. `--data` uses a log that `bench.replay_log` wrote.
 
     python -m bench.replay_explain [--records N] [--data DIR] [--json]
+    python -m bench.replay_explain --sizes N1,N2,... --plot FILE.svg
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from app.log_places import open_log
 from app.pick_index import PickIndex
@@ -72,18 +76,48 @@ def measure(data: Path) -> dict[str, float]:
     }
 
 
+def built_and_measured(records: int) -> dict[str, float]:
+    """The figures of a log of that length, which is written for it and removed again."""
+    with tempfile.TemporaryDirectory() as place:
+        data = Path(place, "data")
+        replay_log.build(data, records, 500, workers=64, ranks=8)
+        return measure(data)
+
+
+def draw(rows: list[dict[str, float]], file: Path) -> None:
+    """Seconds against the log's length, medians as lines, longest as marks."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    records = [row["records"] for row in rows]
+    for name, colour in (("explain", "C0"), ("state", "C1")):
+        axes.plot(records, [row[f"{name}_s"] for row in rows], "o-", color=colour, label=f"{name}, median")
+        axes.plot(
+            records, [row[f"{name}_longest_s"] for row in rows], "x", color=colour, label=f"{name}, longest"
+        )
+    axes.set(xscale="log", xlabel="records in the log", ylabel="seconds, the command's start included")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    with rc_context({"svg.hashsalt": "picklog"}):
+        figure.savefig(file, metadata={"Date": None})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")])
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--records", type=int, default=RECORDS)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        data = given.data
-        if data is None:
-            data = Path(place, "data")
-            replay_log.build(data, given.records, 500, workers=64, ranks=8)
-        figures = measure(data)
+    if given.plot is not None:
+        rows = []
+        for size in given.sizes or [RECORDS]:
+            rows.append(built_and_measured(size))
+            print(json.dumps(rows[-1]), flush=True)
+        draw(rows, given.plot)
+        print(floor.line())
+        return 0
+    figures = measure(given.data) if given.data is not None else built_and_measured(given.records)
     if given.json:
         print(json.dumps(figures))
         return 0
