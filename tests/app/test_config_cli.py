@@ -11,6 +11,7 @@ from app.config_cli import config_app
 from app.config_load import settings_digest
 from app.config_model import Config, leaf_keys
 from app.config_reload import path_text
+from projections import bounds
 
 SECRET = """\
 admin: {auth: {method: bearer_token, token: hunter2}}
@@ -118,6 +119,21 @@ def test_show_spells_out_defaults_and_reads_back(file: Path) -> None:
     assert (bus["max_session_buffer_bytes"], bus["idle_timeout"]) == ("64MiB", "30s")
     file.write_text(shown.replace("'***'", "none"))
     assert run("validate", "-c", str(file)).exit_code == 0
+
+
+@pytest.mark.req("MEM-07")
+def test_what_the_fleet_may_write_is_bounded_by_constants_that_no_setting_changes(file: Path) -> None:
+    assert (
+        bounds.RECORD_VALUE_BYTES_MAX,
+        bounds.CARD_RETAINED_BYTES_MAX,
+        bounds.CARDS_INTERNED_BYTES_MAX,
+        bounds.KEYS_PER_KEYSPACE_MAX,
+    ) == (16 * bounds.MIB, bounds.MIB, 256 * bounds.MIB, 16_384)
+    shown = yaml.safe_load(run("show").stdout)
+    words = {"key", "keys", "card", "cards", "keyspace", "value"}
+    for section in ("etcd", "file", "kubernetes"):
+        names = {word for name in shown["dynamo"]["discovery"][section] for word in name.split("_")}
+        assert names and not names & words, section
 
 
 def test_schema_names_every_key_with_default_and_reload_class() -> None:

@@ -149,7 +149,7 @@ def test_section_is_checked_without_the_extra_and_inactivity_is_said_once() -> N
         check_data(broken, extras=frozenset())
 
 
-@pytest.mark.req("CFG-02")
+@pytest.mark.req("CFG-01", "CFG-02")
 @pytest.mark.parametrize(
     ("data", "extras", "runs"),
     [

@@ -440,6 +440,19 @@ async def test_a_large_fleet_is_scraped_without_holding_up_the_loop() -> None:
     assert spent_s < 5.0, "0.05 s on an idle machine"
 
 
+@pytest.mark.req("SHIM-25")
+async def test_phases_have_no_histogram_since_only_the_frontend_sees_them() -> None:
+    observer = Observer()
+    observer.routed(RoutingPath.PAIR)
+    observer.failed(ErrorPhase.DECODE)
+    text = (await observer.text()).decode()
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert {name for name in families if name.startswith("disaggregated_")} == {
+        "disaggregated_requests",
+        "disaggregated_errors",
+    }
+
+
 async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
     observer = Observer()
     process = Process()

@@ -59,6 +59,39 @@ async def test_a_changed_file_is_in_force_at_once_and_picks_name_its_version(sit
     assert len(site.facts(PassBegan)) == 1, "discovery goes on undisturbed"
 
 
+@pytest.mark.req("RED-24")
+async def test_another_picker_holds_for_the_requests_behind_its_adoption_even_under_traffic(
+    site: Site,
+) -> None:
+    async with site.running() as run:
+        stopping = asyncio.Event()
+        sent = 0
+
+        async def traffic(client: int) -> None:
+            nonlocal sent
+            while not stopping.is_set():
+                sent += 1
+                assert (await run.chat(f"{client}-{sent}"))[0] == 200
+
+        clients = [asyncio.create_task(traffic(number)) for number in range(3)]
+        for version, name in ((2, "round_robin"), (3, "load_based")):
+            before = sent
+            await until(lambda before=before: sent > before + 4, "picks")  # type: ignore[misc]
+            await changed(site, run, lambda config, name=name: config["dynamo"].update(picker=name))  # type: ignore[misc]
+            assert run.process.reloading.version == version
+        before = sent
+        await until(lambda: sent > before + 4, "picks")
+        stopping.set()
+        await asyncio.gather(*clients)
+    pickers = {one.version: one.pick.picker for one in site.facts(ConfigAdopted)}
+    assert pickers == {1: "load_based", 2: "round_robin", 3: "load_based"}
+    versions = [pick.config_version for pick in site.facts(PickMade)]
+    assert len(versions) == sent and set(versions) == {1, 2, 3}
+    assert versions == sorted(versions)
+    report = site.verified()
+    assert (report.picks, report.different, report.equal) == (sent, 0, sent)
+
+
 @pytest.mark.req("REL-02")
 async def test_the_process_log_and_the_metrics_follow_their_settings_at_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
@@ -73,7 +106,7 @@ async def test_the_process_log_and_the_metrics_follow_their_settings_at_once(
         assert (status, document["error"]["code"]) == (404, "not_found")
 
 
-@pytest.mark.req("REL-04", "REL-05", "RED-23")
+@pytest.mark.req("REL-04", "REL-05", "RED-23", "CFG-01")
 async def test_discovery_is_switched_off_and_on_without_a_restart(site: Site) -> None:
     async with site.running() as run:
         status = run.process.folding.tail.fold.state.status

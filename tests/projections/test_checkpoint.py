@@ -31,7 +31,7 @@ def saved(fold: Fold) -> list[bytes]:
     return list(checkpoint_records(fold, LOG))
 
 
-@pytest.mark.req("EVS-13")
+@pytest.mark.req("EVS-01", "EVS-13")
 def test_checkpoint_and_tail_are_the_full_fold_at_every_cut() -> None:
     records = story(seed=11, records=260)
     whole = folded(records)
