@@ -48,6 +48,8 @@ def start_fold(
                 return FoldStart(fold, info.offset + 1, info, tuple(passed), False)
             except (LogCorrupt, CheckpointRefused) as problem:
                 reason = str(problem)
+            except FileNotFoundError:
+                reason = "it was removed as newer ones came"
         passed.append((info.name, reason))
     first = reader.first_offset()
     return FoldStart(Fold(condemned=condemned), first, None, tuple(passed), first > 0)

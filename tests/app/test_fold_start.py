@@ -102,3 +102,17 @@ def test_a_restart_asks_for_a_state_before_an_offset(world: RecordedLog, tmp_pat
     early, _ = checkpoint(world, store, 5), checkpoint(world, store, 25)
     assert start_fold(world.log, store, before=24).checkpoint == early
     assert start_fold(world.log, store, before=4).next_offset == 0
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(
+    world: RecordedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointFolder(tmp_path)
+    older = checkpoint(world, store, 10)
+    newest = checkpoint(world, store, 25)
+    listed = store.list()
+    monkeypatch.setattr(store, "list", lambda: listed)
+    (tmp_path / newest.name).unlink()
+    start = start_fold(world.log, store)
+    assert start.checkpoint == older
+    assert start.passed_over == ((newest.name, "it was removed as newer ones came"),)
