@@ -1,6 +1,6 @@
 """How fast a window of a log becomes a file: exported, redacted, checked, against the disk itself.
 
-    python -m bench.capture_export [--records N]
+    python -m bench.capture_export [--records N] [--record-bytes N]
 
 The floor is what the disk takes: the bytes of the log read and as many zeros written and synced.
 """
@@ -18,6 +18,7 @@ from app.capture_file import CaptureFile
 from app.capture_reader import CaptureReader
 from app.log_places import open_log
 from bench import floor as floor_loop
+from bench import log_verify
 from bench.replay_log import build
 from replay.capture import manifest_of, plan_capture, write_capture
 from replay.redaction import Redaction
@@ -69,11 +70,15 @@ def copy_by_the_disk(data: Path, out: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--record-bytes", type=int, help="discovery keys of that size in place of samples")
     given = parser.parse_args()
     print(floor_loop.line())
     with tempfile.TemporaryDirectory() as folder:
         data, out = Path(folder) / "data", Path(folder) / "a.capture"
-        build(data, given.records, 100)
+        if given.record_bytes is None:
+            build(data, given.records, 100)
+        else:
+            log_verify.write(data, given.records, given.record_bytes)
         with open_log(data) as opened:
             plan = plan_capture(opened.reader, opened.checkpoints, 0, opened.reader.end_offset())
         size, records = plan.record_bytes, plan.records
