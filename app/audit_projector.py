@@ -27,10 +27,9 @@ from projections.audit.translation import (
     replica_row,
     worker_version,
 )
-from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
+from projections.events.codec import check_word, peek_kind
 from projections.events.control import ClockTicked, ConfigAdopted, ReplicaGone, ReplicaStarted
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, Keyspace
-from projections.events.envelope import Record
 from projections.events.held import SettingsHeld
 from projections.events.kinds import Kind
 from projections.events.picks import DispatchEnded, Phase, PickMade
@@ -38,6 +37,7 @@ from projections.fold import Fold
 from projections.identity import WorkerKey
 from projections.notices import Notice
 from projections.registry.claims import identity_of
+from replay.log_walk import record_at
 
 PASSED_BY = frozenset((int(Kind.SAMPLE_RECEIVED), int(Kind.FRAME_REFUSED), int(Kind.SUBSCRIPTION_CHANGED)))
 _DISCOVERY = frozenset((int(Kind.KEY_PUT), int(Kind.KEY_DELETED), int(Kind.KEYS_DROPPED)))
@@ -124,7 +124,7 @@ class AuditProjector:
         """Whether a ReplicaGone names a replica that is known and present; False for any other record."""
         if kind != Kind.REPLICA_GONE:
             return False
-        record = _decoded(offset, data)
+        record = record_at(offset, data)
         if record is None or not isinstance(record.fact, ReplicaGone):
             return False
         held = self.fold.state.status.replica(record.fact.replica)
@@ -154,7 +154,7 @@ class AuditProjector:
     # -- workers -----------------------------------------------------------------------
 
     def _discovery(self, offset: int, data: bytes, rows: AuditRows) -> None:
-        record = _decoded(offset, data)
+        record = record_at(offset, data)
         fact = None if record is None else record.fact
         if isinstance(fact, KeysDropped):
             touched: Iterable[WorkerKey] = tuple(self._versions)
@@ -193,13 +193,6 @@ class AuditProjector:
             self._versions[key] = after
         else:
             del self._versions[key]
-
-
-def _decoded(offset: int, data: bytes) -> Record | None:
-    try:
-        return decode_record(offset, data)
-    except RecordRefused:
-        return None
 
 
 def _cause(fact: tuple[Any, ...] | None) -> str:

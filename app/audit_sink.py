@@ -30,7 +30,7 @@ from app.audit_retention import Retention
 from app.audit_rows import AuditRows, GapNoticed, SinkMark
 from app.audit_writer import SINK, AuditWriter
 from app.fold_start import FoldStart, start_fold
-from projections.events.codec import RecordRefused, check_word, decode_record, peek_kind
+from projections.events.codec import check_word, peek_kind
 from projections.events.control import RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import (
@@ -42,6 +42,7 @@ from projections.events.ports import (
     RecordBatch,
 )
 from projections.fold import FoldStopped
+from replay.log_walk import record_at
 
 log = structlog.get_logger("picklog.audit")
 
@@ -360,8 +361,5 @@ class AuditSink:
 
 
 def _condemns(at: int, data: bytes, offset: int) -> bool:
-    try:
-        fact = decode_record(at, data).fact
-    except RecordRefused:
-        return False
-    return isinstance(fact, RecordCondemned) and fact.offset == offset
+    record = record_at(at, data)
+    return record is not None and isinstance(record.fact, RecordCondemned) and record.fact.offset == offset

@@ -176,7 +176,7 @@ class Marks:
 
     def _told_near(self, offset: int) -> BothTimes | None:
         return self._told_from(offset, self._end) or self._told_from(
-            max(self._first, offset - 65_536), offset
+            max(self._first, offset - _LOOK_BACK_RECORDS), offset
         )
 
     def _told_from(self, start: int, stop: int) -> BothTimes | None:

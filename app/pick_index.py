@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<8s16sQQIIQ")
 _MAGIC = b"PLPICKS1"
 _CHECK = struct.Struct("<Q")
 _NO_PICK = (1 << 64) - 1
-_PICK, _END = int(Kind.PICK_MADE), int(Kind.DISPATCH_ENDED)
+_INDEXED = (int(Kind.PICK_MADE), int(Kind.DISPATCH_ENDED))
 DISTANCE_MAX = (1 << 32) - 1
 OPEN_LAG_RECORDS = 200_000
 SUFFIX, OPEN_SUFFIX = ".picks", ".open-picks"
@@ -155,7 +155,7 @@ def _build(
         last_pick = _NO_PICK if held.last_pick is None else held.last_pick
     for batch in batches_of(reader, first if held is None else held.stop, stop):
         for place, data in enumerate(batch.records):
-            if data[3] != _PICK and data[5] != _END:
+            if (data[3] or data[5]) not in _INDEXED:  # as kind_byte, without its call
                 continue
             offset = batch.first_offset + place
             record = record_at(offset, data)

@@ -28,7 +28,7 @@ from projections.events.picks import PickMade
 from projections.events.ports import CheckpointStore, LogReader
 from replay.condemned import condemned_of
 from replay.fold_cursor import cursor_at, usable_checkpoints
-from replay.log_walk import batches_of, record_at, records_of
+from replay.log_walk import batches_of, kind_byte, record_at, records_of
 
 CAPTURE_FORMAT = 1
 Progress = Callable[[int], None]
@@ -208,7 +208,7 @@ def write_capture(
             records = [rewrite(offset, data) for offset, data in enumerate(records, batch.first_offset)]
         if due:
             for data in records:
-                if data[3] == adopted:
+                if kind_byte(data) == adopted:
                     _note_settings(data, settings)
                     due -= 1
         writer.records(batch.first_offset, records)
@@ -272,7 +272,7 @@ def _with_condemnations(
     if not due:
         return stop, condemned
     for offset, data in records_of(reader, start):
-        if data[3] == Kind.RECORD_CONDEMNED:
+        if kind_byte(data) == Kind.RECORD_CONDEMNED:
             record = record_at(offset, data)
             due.discard(record.fact.offset if record and isinstance(record.fact, RecordCondemned) else -1)
         if not due:
@@ -303,7 +303,7 @@ def _noting(held: Iterable[bytes], settings: dict[int, dict[str, Any]]) -> Itera
     """The records of a base, with its settings noted on the way."""
     kind = int(Kind.SETTINGS_HELD)
     for data in held:
-        if data[3] == kind:
+        if kind_byte(data) == kind:
             _note_settings(data, settings)
         yield data
 

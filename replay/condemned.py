@@ -11,7 +11,7 @@ from projections.events.control import RecordCondemned
 from projections.events.held import OwnerHeld
 from projections.events.kinds import Kind
 from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader
-from replay.log_walk import batches_of, record_at
+from replay.log_walk import batches_of, kind_byte, record_at
 
 _CONDEMNED, _OWNER = int(Kind.RECORD_CONDEMNED), int(Kind.OWNER_HELD)
 
@@ -33,7 +33,7 @@ def condemned_in(reader: LogReader, start: int) -> frozenset[int]:
     found: set[int] = set()
     for batch in batches_of(reader, start):
         for place, data in enumerate(batch.records):
-            if data[3] == _CONDEMNED:
+            if kind_byte(data) == _CONDEMNED:
                 record = record_at(batch.first_offset + place, data)
                 if record is not None and isinstance(record.fact, RecordCondemned):
                     found.add(record.fact.offset)
@@ -44,7 +44,7 @@ def _held(checkpoints: CheckpointStore, info: CheckpointInfo) -> frozenset[int] 
     """What a checkpoint knows; None where it cannot be read."""
     try:
         for place, data in enumerate(checkpoints.read(info)):
-            if data[3] == _OWNER:
+            if kind_byte(data) == _OWNER:
                 record = record_at(place, data)
                 if record is not None and isinstance(record.fact, OwnerHeld):
                     return frozenset(record.fact.condemned)

@@ -26,7 +26,7 @@ from projections.events.picks import (
 )
 from projections.events.ports import CheckpointStore, LogReader
 from replay.engine import Asked, Replay
-from replay.log_walk import batches_of, record_at, records_of
+from replay.log_walk import batches_of, kind_byte, record_at, records_of
 from replay.verify import compare
 from router.picker.pick import candidate_table
 from router.picker.rows import CandidateRow, unpack_rows
@@ -77,7 +77,7 @@ def find_pick(reader: LogReader, name: str, index: Index | None = None) -> tuple
         newest: tuple[int, PickMade] | None = None
         for batch in batches_of(reader, start, stop):
             for place, data in enumerate(batch.records):
-                if data[3] == _PICK_MADE:
+                if kind_byte(data) == _PICK_MADE:
                     newest = _answering(batch.first_offset + place, data, name) or newest
         if newest is not None:
             return newest
@@ -277,7 +277,7 @@ def _end_of(reader: LogReader, asked: Asked, index: Index | None) -> DispatchEnd
                     return end
         start = index.indexed_end
     for offset, data in records_of(reader, start, start + END_WINDOW_RECORDS):
-        if data[5] == _DISPATCH_ENDED:
+        if kind_byte(data) == _DISPATCH_ENDED:
             end = _end_at(offset, data, asked.fact.pick_id)
             if end is not None:
                 return end

@@ -54,7 +54,7 @@ class FoldCursor:
         offset = first_offset
         try:
             for data in records:
-                if data[3] == _TICK:
+                if (data[3] or data[5]) == _TICK:  # as kind_byte, without its call
                     self._tick(offset, data)
                 else:
                     fact = apply(offset, data, notices)
