@@ -48,7 +48,7 @@ class Lookups:
             return state_document(reader, self._states(), mark)
 
     def _states(self) -> CheckpointStore:
-        return with_steps(self._checkpoints, str(self._data))
+        return with_steps(self._checkpoints, self._data)
 
     @contextmanager
     def _reader(self) -> Iterator[ClosingReader]:

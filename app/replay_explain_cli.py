@@ -24,7 +24,7 @@ from app.replay_output import (
     print_json,
     say,
 )
-from app.replay_steps import data_of, with_steps
+from app.replay_steps import with_steps
 from replay.explain import PickNotFound, explain
 
 
@@ -39,9 +39,8 @@ def explain_command(
         try:
             reader = opened.reader
             with ProgressBar(reader.first_offset(), reader.end_offset(), "indexing") as advance:
-                data = data_of(opened.name)
-                index = PickIndex(data, reader, advance) if data is not None else None
-            checkpoints = with_steps(opened.checkpoints, opened.name)
+                index = PickIndex(opened.data, reader, advance) if opened.data is not None else None
+            checkpoints = with_steps(opened.checkpoints, opened.data)
             found = explain(reader, checkpoints, name, marks.time_text, index)
         except PickNotFound as missing:
             fail(EXIT_USAGE, str(missing), "give a pick id, a request id, an offset or `last`")

@@ -42,7 +42,7 @@ def state_command(
 ) -> None:
     """The state of the log at a mark; with --diff what changed up to another one, in words."""
     with refusals_told(), open_log(log) as opened:
-        checkpoints = with_steps(opened.checkpoints, opened.name)
+        checkpoints = with_steps(opened.checkpoints, opened.data)
         try:
             with ProgressBar(opened.reader.first_offset(), opened.reader.end_offset(), "folding") as advance:
                 if diff is None:

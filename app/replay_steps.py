@@ -90,15 +90,11 @@ class WithSteps:
         return self._checkpoints.write(log_id, offset, check, time, records)
 
 
-def with_steps(checkpoints: CheckpointStore, name: str) -> CheckpointStore:
-    """The checkpoints of an open log, and its steps where it is a data directory that has any."""
-    data = data_of(name)
+def with_steps(checkpoints: CheckpointStore, data: Path | None) -> CheckpointStore:
+    """The checkpoints of an open log, and its steps where it is a data directory that has any.
+
+    data: the directory, None for a capture.
+    """
     if data is None or not steps_folder(data).is_dir():
         return checkpoints
     return WithSteps(checkpoints, Steps(data))
-
-
-def data_of(name: str) -> Path | None:
-    """The data directory that an open log's name names, None for a file."""
-    path = Path(name)
-    return path if path.is_dir() else None

@@ -118,7 +118,7 @@ def whatif_command(
 def _read_from(opened: OpenLog, redecode: bool) -> tuple[LogReader, CheckpointStore]:
     """The log as it is, or with its samples decoded anew from the first kept frame on."""
     if not redecode:
-        return opened.reader, with_steps(opened.checkpoints, opened.name)
+        return opened.reader, with_steps(opened.checkpoints, opened.data)
     if opened.data is None:
         fail(EXIT_USAGE, f"{opened.name} is a capture, which holds no raw frames", "name a data directory")
     frames = KeptFrames(opened.data, opened.reader.log_id)

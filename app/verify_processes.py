@@ -43,7 +43,7 @@ def verify_by_processes(
     Raises what reading the log raises, LogError when a process died.
     """
     count = 1 if processes == 1 else processes * PARTS_PER_PROCESS
-    checkpoints = with_steps(opened.checkpoints, opened.name)
+    checkpoints = with_steps(opened.checkpoints, opened.data)
     parts = parts_of(opened.reader, checkpoints, start, stop, count)
     if processes == 1 or len(parts) == 1:
         return verify(opened.reader, checkpoints, start, stop, on_progress), 1
@@ -92,7 +92,7 @@ def _verify_part(where: str, part: Part, condemned: frozenset[int], place: int) 
         with open_log(Path(where)) as opened:
             report = verify(
                 opened.reader,
-                with_steps(opened.checkpoints, opened.name),
+                with_steps(opened.checkpoints, opened.data),
                 on_progress=advance,
                 condemned=condemned,
                 part=part,

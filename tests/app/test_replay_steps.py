@@ -6,7 +6,7 @@ import pytest
 
 import app.replay_steps as steps_module
 from app.checkpoint_store import CheckpointFolder
-from app.replay_steps import Steps, WithSteps, data_of, steps_folder, with_steps
+from app.replay_steps import Steps, WithSteps, steps_folder, with_steps
 from projections.checkpoint import checkpoint_records, fold_from_checkpoint
 from projections.fold import Fold
 from replay.log_walk import records_of
@@ -39,7 +39,7 @@ def test_any_offset_is_reached_from_the_step_before_it(
 ) -> None:
     world = lived()
     stepped(world, tmp_path, monkeypatch)
-    store = with_steps(CheckpointFolder(tmp_path / "checkpoints"), str(tmp_path))
+    store = with_steps(CheckpointFolder(tmp_path / "checkpoints"), tmp_path)
     assert isinstance(store, WithSteps)
     cursor = state_at(world.log, store, 27)
     assert cursor.base == 19
@@ -53,7 +53,7 @@ def test_a_kept_checkpoint_of_the_same_offset_wins(tmp_path: Path, monkeypatch: 
     fold = state_at(world.log, None, 19).fold
     mark, log_id = fold.mark, world.log.log_id
     folder.write(log_id, mark.offset, mark.check, mark.time, checkpoint_records(fold, log_id))
-    store = with_steps(folder, str(tmp_path))
+    store = with_steps(folder, tmp_path)
     assert [info.offset for info in store.list()] == [9, 19, 29, 39]
     (steps_folder(tmp_path) / store.list()[1].name).unlink()
     assert fold_from_checkpoint(store.read(store.list()[1])).digests() == fold.digests()
@@ -76,7 +76,5 @@ def test_a_disk_that_takes_no_step_costs_the_step(tmp_path: Path) -> None:
 
 def test_a_log_without_steps_or_in_a_file_has_its_checkpoints_alone(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "checkpoints")
-    assert with_steps(folder, str(tmp_path)) is folder
-    file = tmp_path / "capture.plc"
-    file.write_bytes(b"")
-    assert data_of(str(file)) is None and with_steps(folder, str(file)) is folder
+    assert with_steps(folder, tmp_path) is folder
+    assert with_steps(folder, None) is folder
