@@ -16,7 +16,6 @@ import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -126,37 +125,6 @@ class RawFrames:
             self._files.pop(0)
 
 
-class RawFrameReader:
-    """The reading side, in any process."""
-
-    def __init__(self, data: Path, log_id: bytes) -> None:
-        self._folder = raw_folder(data)
-        self._log_id = log_id
-
-    def get(self, offset: int, digest: int | None = None) -> bytes | None:
-        """The frame behind the record at `offset`, None where it is not (or no longer) kept.
-
-        digest: of the record; a frame that differs from it counts as not kept.
-        """
-        files = _stored(self._folder)
-        at = bisect_right(files, offset, key=lambda file: file[0]) - 1
-        if at < 0:
-            return None
-        for found, _, frame, check in self._entries(files[at][1]):
-            if found == offset:
-                same = raw_digest(frame) == check and digest in (None, check)
-                return frame if same else None
-        return None
-
-    def _entries(self, path: Path) -> Iterator[tuple[int, int, bytes, int]]:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return
-        if data[:_HEAD_BYTES] == _MAGIC + self._log_id:
-            yield from _entries_of(data)
-
-
 class KeptFrames:
     """The frames that were kept at opening, for walks over a whole log: files are indexed once.
 
@@ -234,18 +202,6 @@ class _Index(NamedTuple):
         except OSError:
             pass
         return found
-
-
-def _entries_of(data: bytes) -> Iterator[tuple[int, int, bytes, int]]:
-    """(offset, log time, frame, digest) of a file, up to the first that is cut short."""
-    at = _HEAD_BYTES
-    while at + _ENTRY.size <= len(data):
-        offset, time, size, check = _ENTRY.unpack_from(data, at)
-        at += _ENTRY.size
-        if at + size > len(data):
-            return
-        yield offset, time, data[at : at + size], check
-        at += size
 
 
 def _last_time(path: Path) -> int:

@@ -11,7 +11,7 @@ from app.ingest_side import RAW_PENDING_MAX, IngestSide
 from app.observe import Observer
 from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
 from ingest.log.log_writer import LogWriter
-from ingest.log.raw_frames import RawFrameReader, RawFrames, RawSettings
+from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings
 from ingest.subscriptions.connectors import SubscriptionSettings
 from projections.events.codec import decode_record
 from projections.events.discovery import KeyPut, PassBegan
@@ -104,7 +104,7 @@ async def test_raw_frames_are_kept_under_the_offset_of_their_sample(tmp_path: Pa
     await asyncio.sleep(0)
     await owner.close()
     raw.close()
-    kept = RawFrameReader(tmp_path / "data", LOG_ID).get(offset, digest)
+    kept = KeptFrames(tmp_path / "data", LOG_ID).get(offset, digest or 0)
     assert kept is not None
     assert b"topic" in kept and b"frame" in kept
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.log.raw_frames import KeptFrames, RawFrameReader, RawFrames, RawSettings, raw_digest, raw_folder
+from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings, raw_digest, raw_folder
 from projections.bounds import KV_FRAME_BYTES_MAX, SECOND_US
 
 LOG = bytes(range(16))
@@ -18,10 +18,10 @@ def test_a_frame_is_found_by_the_offset_of_its_record(tmp_path: Path) -> None:
     raw = RawFrames(tmp_path, LOG, RawSettings(file_bytes=1000))
     for number in range(50):
         raw.put(number * 3, frame(number), number)
-    reader = RawFrameReader(tmp_path, LOG)
+    reader = KeptFrames(tmp_path, LOG)
     for number in range(50):
         assert reader.get(number * 3, raw_digest(frame(number))) == frame(number)
-        assert reader.get(number * 3 + 1) is None
+        assert reader.get(number * 3 + 1, raw_digest(frame(number))) is None
     assert len(list(raw_folder(tmp_path).iterdir())) > 5
     raw.close()
 
@@ -31,29 +31,29 @@ def test_a_frame_that_is_not_the_records_own_counts_as_not_kept(tmp_path: Path) 
     raw = RawFrames(tmp_path, LOG, RawSettings())
     raw.put(1, frame(1), 1)
     raw.close()
-    assert RawFrameReader(tmp_path, LOG).get(1, raw_digest(frame(2))) is None
+    assert KeptFrames(tmp_path, LOG).get(1, raw_digest(frame(2))) is None
     path = next(raw_folder(tmp_path).iterdir())
     data = path.read_bytes()
     path.write_bytes(data[:-1] + b"x")
-    assert RawFrameReader(tmp_path, LOG).get(1) is None
+    assert KeptFrames(tmp_path, LOG).get(1, raw_digest(frame(1))) is None
     path.write_bytes(data[:-1])
-    assert RawFrameReader(tmp_path, LOG).get(1) is None
+    assert KeptFrames(tmp_path, LOG).get(1, raw_digest(frame(1))) is None
 
 
 def test_frames_of_another_log_are_not_found(tmp_path: Path) -> None:
     raw = RawFrames(tmp_path, LOG, RawSettings())
     raw.put(1, frame(1), 1)
     raw.close()
-    assert RawFrameReader(tmp_path, bytes(16)).get(1) is None
+    assert KeptFrames(tmp_path, bytes(16)).get(1, raw_digest(frame(1))) is None
 
 
 def test_files_beyond_their_age_go(tmp_path: Path) -> None:
     raw = RawFrames(tmp_path, LOG, RawSettings(age_us=10 * SECOND_US, file_bytes=1000))
     for second in range(100):
         raw.put(second, frame(second), second * SECOND_US)
-    reader = RawFrameReader(tmp_path, LOG)
-    assert reader.get(80) is None
-    assert all(reader.get(second) for second in range(91, 100))
+    reader = KeptFrames(tmp_path, LOG)
+    assert reader.get(80, raw_digest(frame(80))) is None
+    assert all(reader.get(second, raw_digest(frame(second))) for second in range(91, 100))
     raw.close()
 
 
@@ -65,9 +65,9 @@ def test_the_oldest_files_go_beyond_the_bytes_also_after_a_restart(tmp_path: Pat
             raw.put(start + number, frame(number), start + number)
         raw.close()
     assert sum(path.stat().st_size for path in raw_folder(tmp_path).iterdir()) <= 5000
-    reader = RawFrameReader(tmp_path, LOG)
-    assert reader.get(99) is None
-    assert reader.get(1099) == frame(99)
+    reader = KeptFrames(tmp_path, LOG)
+    assert reader.get(99, raw_digest(frame(99))) is None
+    assert reader.get(1099, raw_digest(frame(99))) == frame(99)
 
 
 def test_a_disk_that_fails_loses_frames_and_raises_nothing(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_disk_that_fails_loses_frames_and_raises_nothing(tmp_path: Path) -> No
     assert raw.dropped == 2
     (tmp_path / "away").rename(raw_folder(tmp_path))
     raw.put(3, frame(3), 1)
-    assert RawFrameReader(tmp_path, LOG).get(3) == frame(3)
+    assert KeptFrames(tmp_path, LOG).get(3) == frame(3)
     raw.close()
 
 
@@ -110,3 +110,18 @@ def test_kept_frames_of_another_log_cut_short_or_gone_count_as_not_kept(tmp_path
     path.unlink()
     assert kept.get(1, raw_digest(frame(1))) is None
     assert KeptFrames(tmp_path, LOG).first_offset() is None
+
+
+def test_a_size_beyond_the_ceiling_of_frames_ends_a_file(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path, LOG, RawSettings())
+    raw.put(1, frame(1), 1)
+    raw.put(2, frame(2), 2)
+    raw.close()
+    path = next(raw_folder(tmp_path).iterdir())
+    data = bytearray(path.read_bytes())
+    second = 24 + 28 + len(frame(1))
+    data[second + 16 : second + 20] = (KV_FRAME_BYTES_MAX + 1).to_bytes(4, "little")
+    path.write_bytes(bytes(data) + bytes(KV_FRAME_BYTES_MAX))
+    kept = KeptFrames(tmp_path, LOG)
+    assert kept.get(1, raw_digest(frame(1))) == frame(1)
+    assert kept.get(2, raw_digest(bytes(KV_FRAME_BYTES_MAX + 1))) is None
