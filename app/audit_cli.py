@@ -12,17 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from sqlalchemy.engine import URL
 
 from app.answer_text import Format, write_answer
 from app.audit_database import DATABASE_NAME, AuditAway, AuditRefused, database_url
 from app.audit_query import Answer, ask, run
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, refusals_told
+from app.cli_output import ProgressBar
 from app.log_places import DEFAULT_DATA, open_log
 from app.settings_changes import settings_changes
 from app.sql_queries import FIRST_TIME, LAST_OFFSET, LAST_TIME, REPORTS, Report, sql_of
@@ -166,7 +165,7 @@ def backfill_command(
         url = url_of(database, log)
 
         async def rebuild() -> int:
-            with _progress(opened.reader.first_offset(), end) as advance:
+            with ProgressBar(opened.reader.first_offset(), end, "writing rows") as advance:
                 sink = AuditSink(
                     opened.reader,
                     opened.checkpoints,
@@ -217,19 +216,3 @@ def _draw(report: Report, answer: Answer, file: Path) -> None:
         draw(report, answer, file)
     if not answer.rows:
         print("warning: the report has no rows", file=sys.stderr)
-
-
-@contextmanager
-def _progress(start: int, stop: int) -> Iterator[Any]:
-    bar = Progress(
-        TextColumn("writing rows"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    task = bar.add_task("", total=max(1, stop - start))
-    with bar:
-        yield lambda offset: bar.update(task, completed=offset + 1 - start)

@@ -6,7 +6,6 @@ or not at all. The only module that knows matplotlib; it draws without a display
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from app.audit_query import Answer
 from app.cli_errors import printable
 from app.sql_queries import Chart, Plot, Report
+from app.whole_file import whole_file
 
 BARS_MAX = 40
 SERIES_MAX = 12
@@ -53,12 +53,8 @@ def draw(report: Report, answer: Answer, file: Path) -> None:
         else:
             _CHARTS[report.plot.chart](figure, axes, report.plot, answer)
         kind = file.suffix.lower().removeprefix(".")
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        try:
-            figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(file) as unfinished:
+            figure.savefig(unfinished, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def _minutes(figure: Figure, axes: Axes, plot: Plot, answer: Answer) -> None:

@@ -11,15 +11,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from app.capture_file import CaptureFile
 from app.capture_import import import_capture
@@ -27,6 +24,7 @@ from app.capture_origin import origin_of_capture, origin_of_directory
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.capture_signature import SignatureRefused, checked_signature, fingerprint, public_key, signer
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
+from app.cli_output import ProgressBar, print_json
 from app.log_places import OpenLog, open_log
 from app.marks import Marks, time_text
 from app.version import VERSION
@@ -66,20 +64,20 @@ def export_command(
         signature = signer(sign) if sign is not None else None
         marks = Marks(opened.reader)
         first, last = marks.offset(start), marks.offset(stop)
-        with _progress(first, last, "looking") as advance:
+        with ProgressBar(first, last, "looking") as advance:
             plan = plan_capture(opened.reader, opened.checkpoints, first, last, advance)
         times = _times(marks, plan)
         _say_plan(plan, times, out, redact, sign)
         if dry_run:
             if as_json:
-                _print_json(_plan_document(plan, times))
+                print_json(_plan_document(plan, times))
             return
         rewriter = _redaction(opened, plan) if redact else None
         log_id = opened.reader.log_id if rewriter is None else rewriter.log_id
         origin = _origin(opened, plan)
         began = time.monotonic()
         with CaptureFile(out, log_id, signature) as file:
-            with _progress(plan.base + 1, plan.stop, "writing") as advance:
+            with ProgressBar(plan.base + 1, plan.stop, "writing") as advance:
                 settings = write_capture(opened.reader, opened.checkpoints, plan, file, rewriter, advance)
             file.finish(
                 manifest_of(
@@ -96,7 +94,7 @@ def export_command(
         seconds = time.monotonic() - began
     manifest, size = CaptureReader(out).ends.manifest, out.stat().st_size
     if as_json:
-        _print_json({"file": str(out), "bytes": size, "seconds": round(seconds, 3), "manifest": manifest})
+        print_json({"file": str(out), "bytes": size, "seconds": round(seconds, 3), "manifest": manifest})
     else:
         print(f"{out}: {_megabytes(size)}, {plan.records} records, {plan.picks} picks, {seconds:.1f} s")
         print(f"chain head {manifest['chain_head']}")
@@ -114,13 +112,13 @@ def show_command(
     """Check every byte of a capture and say what it holds."""
     with refusals_told(), _refusals_of_captures():
         reader = CaptureReader(file)
-        with _progress(reader.first_offset(), reader.end_offset(), "checking") as advance:
+        with ProgressBar(reader.first_offset(), reader.end_offset(), "checking") as advance:
             reader.check_whole(advance)
         reader.close()
         signature = _signature_words(reader, signed_by)
         manifest = reader.ends.manifest
         if as_json:
-            _print_json({"file": str(file), "good": True, "signature": signature, "manifest": manifest})
+            print_json({"file": str(file), "good": True, "signature": signature, "manifest": manifest})
             return
         try:
             lines = [*_manifest_lines(file, manifest, signature)]
@@ -140,13 +138,13 @@ def import_command(
         if data.exists() and (not data.is_dir() or any(data.iterdir())):
             fail(EXIT_USAGE, f"{data} exists and is not empty", "name a directory that is to be made")
         reader = CaptureReader(file)
-        with _progress(reader.first_offset(), reader.end_offset(), "checking") as advance:
+        with ProgressBar(reader.first_offset(), reader.end_offset(), "checking") as advance:
             reader.check_whole(advance)
         import_capture(reader, data)
         reader.close()
         manifest = reader.ends.manifest
     if as_json:
-        _print_json({"data": str(data), "manifest": manifest})
+        print_json({"data": str(data), "manifest": manifest})
     else:
         print(f"{data}: {manifest['records']} records, {manifest['picks']} picks of {file}")
         print(f"ask it: picklog replay verify --log {data}")
@@ -284,18 +282,3 @@ def _megabytes(size: int) -> str:
 
 def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
-
-
-@contextmanager
-def _progress(first: int, end: int, what: str) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, only on a terminal."""
-    console = Console(stderr=True)
-    columns = TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=max(1, end - first))
-        yield lambda offset: bar.update(task, completed=offset - first)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-    sys.stdout.buffer.flush()

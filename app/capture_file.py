@@ -30,6 +30,7 @@ import orjson
 import xxhash
 from blake3 import blake3
 
+from app.whole_file import told_as, unfinished_name
 from ingest.log.segment_store import Packing
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, MIB
 from projections.events.codec import owner_stamp
@@ -96,11 +97,12 @@ class CaptureFile:
     def __init__(self, path: Path, log_id: bytes, sign: Callable[[bytes], bytes] | None = None) -> None:
         """sign: makes a signature of a digest, see `app.capture_signature`; None for none."""
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._temporary = unfinished_name(path)
         self._log_id = log_id
         self._sign = sign
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._out = os.fdopen(os.open(self._temporary, flags, 0o600), "wb", buffering=MIB)
+        with told_as(path):
+            self._out = os.fdopen(os.open(self._temporary, flags, 0o600), "wb", buffering=MIB)
         self._head = checked(HEAD.pack(HEAD_MAGIC, FORMAT_VERSION, HEAD_BYTES, 0, os.urandom(16)))
         self._out.write(self._head)
         self._position = HEAD_BYTES
@@ -118,11 +120,6 @@ class CaptureFile:
         with suppress(OSError):
             self._out.close()
         self._temporary.unlink(missing_ok=True)
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of the file so far."""
-        return self._position
 
     def base(self, log_id: bytes, time: int, records: Iterable[bytes]) -> None:
         """See capture.CaptureWriter."""

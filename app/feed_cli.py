@@ -22,9 +22,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, one_line, refusals_told
-from app.config_addresses import AddressFault
-from app.config_findings import ConfigError
+from app.cli_errors import EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE, fail, one_line, refusals_told
+from app.cli_output import range_of
+from app.config_addresses import AddressFault, read_bind
+from app.config_findings import ConfigError, ConfigUnreadable
 from app.config_load import load_config
 from app.config_model import Config
 from app.feeding import Feeding, StagingDirectory
@@ -67,6 +68,8 @@ def feed_command(
 ) -> None:
     """Fold a log into a staging directory, once or following it, touching no fleet."""
     other = _other(config) if config is not None else None
+    if listen is not None:
+        _bind(listen)
     os.umask(0o077)
     set_up_process_log(Config().logging)  # to stderr: stdout is for what was asked
     with refusals_told(), open_log(log) as opened:
@@ -75,7 +78,7 @@ def feed_command(
         if follow and opened.data is None:
             fail(EXIT_USAGE, f"{opened.name} is a capture, which never grows", "leave --follow out")
         try:
-            with StagingDirectory(to, opened, Marks(opened.reader).offset(start)) as staging:
+            with StagingDirectory(to, opened, range_of(Marks(opened.reader), start, "end")[0]) as staging:
                 admin = _admin(listen, config, staging) if listen is not None else None
                 feeding = Feeding(staging, opened.reader, speed, other, audit, _told, admin)
                 began = time.monotonic()
@@ -96,7 +99,16 @@ def _other(path: Path) -> ShadowSettings:
     try:
         return shadow_settings(path)
     except (ConfigError, OSError) as problem:
-        fail(EXIT_USAGE, one_line(f"{path}: {problem}"))
+        is_away = isinstance(problem, ConfigUnreadable | OSError)
+        fail(EXIT_UNREACHABLE if is_away else EXIT_USAGE, one_line(str(problem)))
+
+
+def _bind(address: str) -> None:
+    """Refuse an address that cannot be one, before anything is written."""
+    try:
+        read_bind(address)
+    except AddressFault as problem:
+        fail(EXIT_USAGE, one_line(f"--listen {address}: {problem}"))
 
 
 def _admin(address: str, config: Path | None, staging: StagingDirectory) -> StagingAdmin:

@@ -7,17 +7,15 @@ usage; 3 the log cannot be read.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
+from app.cli_output import ProgressBar, print_json, range_of
 from app.log_places import data_directory, open_log
 from app.log_report import LogReport, log_report
 from app.marks import Marks
@@ -48,7 +46,7 @@ def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
         hours = report.horizon_seconds / 3600
         print(f"warning: at this rate records last {hours:.1f} h, under 24 h", file=sys.stderr)
     if as_json:
-        _print_json(report._asdict() | {"segments": [segment._asdict() for segment in report.segments]})
+        print_json(report._asdict() | {"segments": [segment._asdict() for segment in report.segments]})
     else:
         _print_report(report)
 
@@ -68,7 +66,7 @@ def cat_command(
         fail(EXIT_USAGE, f"there is no record kind {kind!r}", "name a fact such as PickMade, or its number")
     with refusals_told(), open_log(log) as opened:
         marks = Marks(opened.reader)
-        offset, end = marks.offset(start), marks.offset(stop)
+        offset, end = range_of(marks, start, stop)
         skew = marks.skew_at(offset)
         out = sys.stdout.buffer
         while offset < end and (batches := opened.reader.read(offset, READ_BYTES)):
@@ -88,11 +86,11 @@ def verify_command(log: LogOption = None, as_json: JsonOption = False) -> None:
         reader = opened.reader
         acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
         end = reader.end_offset()
-        with _progress(reader.first_offset(), end) as advance:
+        with ProgressBar(reader.first_offset(), end, "verifying") as advance:
             found = check_log(log_folder(data_directory(opened)), end, advance)
         missing = max(0, acknowledged - end)
     if as_json:
-        _print_json(_check_document(found, missing))
+        print_json(_check_document(found, missing))
     else:
         _print_check(found, missing)
     bad = found.first_bad
@@ -126,20 +124,6 @@ def _write_line(
     if wanted is None or wanted == record.kind:
         write(orjson.dumps(record_document(record, skew), option=orjson.OPT_APPEND_NEWLINE))
     return skew
-
-
-@contextmanager
-def _progress(first: int, end: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, only on a terminal."""
-    console = Console(stderr=True)
-    columns = TextColumn("verifying"), BarColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("verifying", total=max(1, end - first))
-        yield lambda offset: bar.update(task, completed=offset - first)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
 
 def _check_document(found: LogCheck, missing: int) -> dict[str, Any]:

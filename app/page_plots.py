@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 from typing import NamedTuple
 
 WIDTH = 720
@@ -96,11 +97,14 @@ def paired_bars(rows: Sequence[tuple[str, float, float]], label: str) -> str:
 
 
 def steps(rows: Sequence[tuple[float, float]], x_labels: Sequence[tuple[float, str]], label: str) -> str:
-    """A filled share, 0 to 1, over time: each row (time, share) holds until the next one."""
+    """A filled share, 0 to 1, over time: each row (time, share) holds until the next one.
+
+    The last one holds for the shortest stretch of all.
+    """
     if not rows:
         return ""
-    last = rows[-1][0] + (rows[-1][0] - rows[0][0]) / max(1, len(rows) - 1 or 1)
-    frame = Frame(rows[0][0], last if last > rows[0][0] else rows[0][0] + 1, 1.0, 220)
+    width = min((after[0] - before[0] for before, after in pairwise(rows)), default=1.0)
+    frame = Frame(rows[0][0], rows[-1][0] + width, 1.0, 220)
     path = [f"M{frame.x(rows[0][0])},{frame.y(0)}"]
     for place, (at, share) in enumerate(rows):
         end = rows[place + 1][0] if place + 1 < len(rows) else frame.x_high

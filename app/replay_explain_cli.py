@@ -11,10 +11,7 @@ import typer
 from rich.console import Console
 
 from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
-from app.log_places import open_log
-from app.marks import Marks
-from app.pick_index import PickIndex
-from app.replay_output import (
+from app.cli_output import (
     JsonOption,
     LogOption,
     ProgressBar,
@@ -24,6 +21,9 @@ from app.replay_output import (
     print_json,
     say,
 )
+from app.log_places import open_log
+from app.marks import Marks
+from app.pick_index import PickIndex
 from app.replay_steps import with_steps
 from replay.explain import PickNotFound, explain
 

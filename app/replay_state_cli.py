@@ -13,9 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
-from app.log_places import open_log
-from app.marks import MarkRefused
-from app.replay_output import (
+from app.cli_output import (
     JsonOption,
     LogOption,
     ProgressBar,
@@ -25,6 +23,8 @@ from app.replay_output import (
     print_json,
     say,
 )
+from app.log_places import open_log
+from app.marks import MarkRefused
 from app.replay_steps import with_steps
 from app.state_document import diff_document, state_document
 from replay.timeline import StateGone

@@ -1,7 +1,7 @@
 """Steps: further checkpoints beside the kept ones, so that no place of a log is far from a state.
 
 Checkpoints for starting anew may be an hour apart. To look at any offset within a second,
-and to verify in parts, states should stand every hundred thousand records. Steps are such
+and to verify in parts, states should stand every fifty thousand records. Steps are such
 states: the same files, in `DIR/steps`, under a byte ceiling of their own, oldest out. They
 are written by the follower as it folds, and by whoever had to fold a long way; losing them
 costs time and nothing else.
@@ -18,7 +18,7 @@ from projections.checkpoint import checkpoint_records
 from projections.events.ports import CheckpointInfo, CheckpointStore
 from projections.fold import Fold
 
-STEP_RECORDS = 100_000
+STEP_RECORDS = 50_000
 STEP_BYTES_MAX = GIB
 KEPT_WHATEVER_AGE = 1_000_000  # the byte ceiling alone decides
 

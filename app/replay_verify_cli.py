@@ -17,9 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli_errors import EXIT_FOUND_WRONG, fail, printable, refusals_told
-from app.log_places import open_log
-from app.marks import Marks
-from app.replay_output import (
+from app.cli_output import (
     FromOption,
     JsonOption,
     LogOption,
@@ -30,6 +28,8 @@ from app.replay_output import (
     range_of,
     say,
 )
+from app.log_places import open_log
+from app.marks import Marks
 from app.verify_processes import processes_for, verify_by_processes
 from app.version import VERSION
 from ingest.log.segment_reader import SegmentReader

@@ -9,7 +9,6 @@ read.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, printable, refusals_told
-from app.config_adoption import pick_settings
-from app.config_findings import ConfigError
-from app.config_load import load_config
-from app.config_rules import PICKER_NAMES
-from app.config_units import Duration
-from app.log_places import OpenLog, open_log
-from app.marks import Marks
-from app.redecoding import CheckpointsBefore, RedecodedLog
-from app.replay_output import (
+from app.cli_output import (
     FromOption,
     JsonOption,
     LogOption,
@@ -40,9 +31,18 @@ from app.replay_output import (
     range_of,
     say,
 )
+from app.config_adoption import pick_settings
+from app.config_findings import ConfigError, ConfigUnreadable
+from app.config_load import load_config
+from app.config_rules import PICKER_NAMES
+from app.config_units import Duration
+from app.log_places import OpenLog, open_log
+from app.marks import Marks
+from app.redecoding import CheckpointsBefore, RedecodedLog
 from app.replay_steps import with_steps
 from app.whatif_document import PickRows, whatif_document
 from app.whatif_page import whatif_page
+from app.whole_file import whole_file
 from ingest.log.raw_frames import KeptFrames
 from projections.events.control import PickSettings
 from projections.events.ports import CheckpointStore, LogReader
@@ -220,6 +220,8 @@ def _alternatives(config: Path | None, sweep: list[str]) -> list[Alternative]:
     if len(sweep) > SWEEP_KEYS_MAX:
         fail(EXIT_USAGE, f"{len(sweep)} settings are swept", f"sweep one or {SWEEP_KEYS_MAX}")
     axes = [_axis(text) for text in sweep]
+    if len({axis[0][0] for axis in axes}) < len(axes):
+        fail(EXIT_USAGE, f"--sweep {axes[0][0][0]}: the setting is swept twice", "write its values once")
     found = [
         Alternative(
             ", ".join(f"{key}={text}" for key, text, _ in combination),
@@ -238,7 +240,8 @@ def _settings_of(path: Path) -> PickSettings:
     try:
         return pick_settings(load_config(path).config)
     except ConfigError as refused:
-        fail(EXIT_USAGE, str(refused.findings[0]), "see `picklog config validate -c FILE`")
+        status = EXIT_UNREACHABLE if isinstance(refused, ConfigUnreadable) else EXIT_USAGE
+        fail(status, str(refused.findings[0]), "see `picklog config validate -c FILE`")
 
 
 def _axis(text: str) -> list[tuple[str, str, tuple[str, Any]]]:
@@ -250,7 +253,7 @@ def _axis(text: str) -> list[tuple[str, str, tuple[str, Any]]]:
         fail(EXIT_USAGE, f"--sweep {text}: picks read no such setting", f"write KEY=V1,V2 with one of {keys}")
     path, field, read = found
     axis = []
-    for value in values.split(","):
+    for value in dict.fromkeys(values.split(",")):
         try:
             axis.append((path.rpartition(".")[2], value, (field, read(value))))
         except ValueError as problem:
@@ -281,15 +284,12 @@ SWEPT: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
 
 @contextmanager
 def _written(path: Path | None) -> Iterator[TextIO | None]:
-    """A text file that is there when all of it was written, and not at all otherwise."""
+    """A text file to write, whole or not at all."""
     if path is None:
         yield None
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="", errors="backslashreplace") as out:
-            yield out
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with (
+        whole_file(path) as unfinished,
+        unfinished.open("w", encoding="utf-8", newline="", errors="backslashreplace") as out,
+    ):
+        yield out

@@ -58,7 +58,10 @@ def whatif_document(found: WhatIfs, to_time: Times) -> dict[str, Any]:
             {"phase": phase, "before": was, "after": now, "picks": picks}
             for (phase, was, now), picks in sorted(result.reasons.items())
         ],
-        "spread": {model: spread_rows(spread) for model, spread in sorted(result.spreads.items())},
+        "spread": {
+            model: spread_rows(spread) for model, spread in sorted(result.spreads.items()) if spread.before
+        },
+        "span": None if result.times.span is None else [to_time(at) for at in result.times.span],
         "times": [
             {"at": to_time(at), "picks": picks, "moved": moved} for at, picks, moved in result.times.rows()
         ],

@@ -27,15 +27,14 @@ def whatif_page(found: WhatIfs, document: dict[str, Any], title: str, log_name: 
     parts += [
         _tiles(document),
         _section("Where picks go", _workers(document), _legend("as recorded", "under the other settings")),
-        _section("When picks move", _times(document)),
+        _section("When picks move", _times(result, document)),
         _section("How evenly", _even(result, document)),
         _section("What choices cost", _costs(result, document)),
         _section("Why", _reasons(document)),
         _section("The largest moves", _largest(document["largest"])),
         _section("What this cannot tell", "".join(f"<p>{escape(text)}</p>" for text in document["limits"])),
     ]
-    span = document["times"]
-    when = f"{span[0]['at']} to {span[-1]['at']}" if span else "no picks"
+    when = " to ".join(document["span"]) if document["span"] else "no picks"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -122,21 +121,32 @@ def _workers(document: dict[str, Any]) -> str:
     return paired_bars(shown, "picks by rank, before and after") + more + table
 
 
-def _times(document: dict[str, Any]) -> str:
-    rows = [
-        (float(place), row["moved"] / row["picks"] if row["picks"] else 0.0)
-        for place, row in enumerate(document["times"])
-    ]
-    if len(rows) < 2:
+def _times(result: WhatIf, document: dict[str, Any]) -> str:
+    """Shares along log time, in stretches from the first one on; 0 where nothing was picked."""
+    held, step = result.times.rows(), result.times.step_us
+    if len(held) < 2:
         return "<p class='note'>All picks lie within one stretch of time.</p>"
-    marks = sorted({0, len(rows) // 3, 2 * len(rows) // 3, len(rows) - 1})
-    labels = [(float(place), document["times"][place]["at"][11:19]) for place in marks]
-    return steps(rows, labels, "share of picks that move, over time")
+    first = held[0][0]
+    rows: list[tuple[float, float]] = []
+    for place, (at, picks, moved) in enumerate(held):
+        x = float((at - first) // step)
+        rows.append((x, moved / picks))
+        if place + 1 < len(held) and held[place + 1][0] > at + step:
+            rows.append((x + 1, 0.0))
+    labels: list[tuple[float, str]] = []
+    last = rows[-1][0]
+    for row, (at, _, _) in zip(document["times"], held, strict=True):
+        x = float((at - first) // step)
+        if not labels or x - labels[-1][0] >= max(1.0, last / 4):
+            labels.append((x, row["at"][11:19]))
+    note = "<p class='note'>Stretches without a pick are drawn as 0.</p>" if len(rows) > len(held) else ""
+    return steps(rows, labels, "share of picks that move, over time") + note
 
 
 def _even(result: WhatIf, document: dict[str, Any]) -> str:
     parts = []
-    busiest = sorted(result.spreads.items(), key=lambda item: -sum(item[1].before.values()))
+    ranked = [(model, spread) for model, spread in result.spreads.items() if spread.before]
+    busiest = sorted(ranked, key=lambda item: -sum(item[1].before.values()))
     labels = [(step / 4, f"{step * 25}% of ranks") for step in range(5)]
     for model, spread in busiest[:MODELS_MAX]:
         row = document["spread"][model]

@@ -1,7 +1,7 @@
 """How long one look at a long log takes, cold: `replay explain` and `replay state --at`.
 
 Each command is a process of its own, its start included. The log has a checkpoint an hour,
-steps each hundred thousand records, as a follower writes them, and an index for each sealed segment;
+steps each fifty thousand records, as a follower writes them, and an index for each sealed segment;
 places are spread over all of it. `--data` uses a log that `bench.replay_log` wrote.
 
     python -m bench.replay_explain [--records N] [--data DIR] [--json]

@@ -215,14 +215,20 @@ class WhatIf:
 
 
 class Times:
-    """Picks and moved ones by stretches of log time, at most TIMES_MAX."""
+    """Picks and moved ones by stretches of log time, at most TIMES_MAX.
+
+    span: log time of the first and the last pick, None without any.
+    """
 
     def __init__(self) -> None:
+        self.span: tuple[int, int] | None = None
         self.step_us = SECOND_US
         self.held: dict[int, list[int]] = {}
 
     def add(self, at: int, moved: int) -> None:
-        """One pick."""
+        """One pick. Late ones come last."""
+        first, last = self.span or (at, at)
+        self.span = min(first, at), max(last, at)
         row = self.held.setdefault(at // self.step_us, [0, 0])
         row[0] += 1
         row[1] += moved

@@ -15,7 +15,7 @@ import pytest
 
 from app.checkpoint_store import CheckpointFolder
 from app.cli import run
-from app.cli_errors import EXIT_DONE, EXIT_USAGE
+from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
 from app.log_places import checkpoint_folder, open_log
 from ingest.log.segment_log import SegmentLog
 from replay.log_walk import records_of
@@ -183,11 +183,13 @@ def test_a_growing_log_is_followed_until_a_signal(data: Path, other: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "told", "status"),
     [
-        (("--to", "data"), "is the log itself"),
-        (("--to", "other", "-c", "missing.yaml"), "missing.yaml"),
-        (("--to", "staging", "--from", "nonsense"), "nonsense"),
+        (("--to", "data"), "is the log itself", EXIT_USAGE),
+        (("--to", "other", "-c", "missing.yaml"), "picklog: missing.yaml: cannot be read", EXIT_UNREACHABLE),
+        (("--to", "staging", "--from", "nonsense"), "nonsense", EXIT_USAGE),
+        (("--to", "staging", "--from", "99999"), "beyond the log", EXIT_USAGE),
+        (("--to", "staging", "--listen", "garbage"), "--listen garbage", EXIT_USAGE),
     ],
 )
 def test_bad_usage_is_one_line_and_makes_nothing(
@@ -197,9 +199,10 @@ def test_bad_usage_is_one_line_and_makes_nothing(
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
     told: str,
+    status: int,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert feed("--log", "data", *words) == EXIT_USAGE
+    assert feed("--log", "data", *words) == status
     assert told in one_error_line(capsys)
     assert sorted(os.listdir(tmp_path)) == ["data"]
 

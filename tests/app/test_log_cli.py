@@ -85,7 +85,10 @@ def test_cat_shows_what_it_cannot_decode_and_goes_on(data: Path, capsys: Capture
     assert good["kind"] == "CheckpointDue"
 
 
-@pytest.mark.parametrize("words", [["--from", "yesterday"], ["--to", "1:5"], ["--kind", "Nonsense"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--from", "yesterday"], ["--from", "99999"], ["--to", "1:5"], ["--kind", "Nonsense"]],
+)
 def test_cat_refuses_what_it_does_not_understand(data: Path, capsys: Captured, words: list[str]) -> None:
     assert command("cat", "--log", data, *words) == EXIT_USAGE
     told = capsys.readouterr()

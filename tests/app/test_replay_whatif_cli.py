@@ -75,6 +75,7 @@ def test_a_sweep_of_two_settings_asks_every_combination(data: Path) -> None:
         (["--sweep", "max_staleness=soon"], "is not a duration"),
         (["--sweep", "picker=best"], "names no picker"),
         (["--sweep", "namespaces=+"], "names no namespace"),
+        (2 * ["--sweep", "max_staleness=1s"], "swept twice"),
         (
             3 * ["--sweep", "picker=load_based"],
             "3 settings are swept",
@@ -94,12 +95,13 @@ def test_an_invalid_configuration_is_one_line_that_names_the_file(data: Path, tm
     result = run("-c", bad, "--log", data)
     assert result.exit_code == EXIT_USAGE
     assert result.stderr.count("\n") == 1 and str(bad) in result.stderr
-    assert run("-c", tmp_path / "absent.yaml", "--log", data).exit_code in (EXIT_USAGE, EXIT_UNREACHABLE)
+    assert run("-c", tmp_path / "absent.yaml", "--log", data).exit_code == EXIT_UNREACHABLE
 
 
 def test_no_partial_file_is_left_where_it_cannot_be_written(data: Path, tmp_path: Path) -> None:
     result = run("--sweep", "picker=round_robin", "--log", data, "--csv", tmp_path / "no" / "picks.csv")
     assert result.exit_code == EXIT_UNREACHABLE and result.stderr.count("\n") == 1
+    assert f"picklog: {tmp_path / 'no' / 'picks.csv'}: No such file" in result.stderr
     (tmp_path / "taken.html").mkdir()
     result = run("--sweep", "picker=round_robin", "--log", data, "--html", tmp_path / "taken.html")
     assert result.exit_code == EXIT_UNREACHABLE

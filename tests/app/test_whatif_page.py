@@ -2,11 +2,15 @@
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 from app.marks import time_text
 from app.whatif_document import whatif_document
 from app.whatif_page import whatif_page
+from projections.bounds import SECOND_US
+from projections.events.picks import PickMade
 from replay.alternative import Alternative
+from replay.log_walk import record_at, records_of
 from tests.replay.recorded_log import RecordedLog
 from tests.replay.test_whatif import SAME, TURNS, asked, busy
 
@@ -76,3 +80,41 @@ def test_a_range_without_picks_is_a_page_too() -> None:
     parser = Balanced()
     parser.feed(page)
     assert parser.open == [] and "No pick moves." in page
+
+
+def test_times_are_those_of_the_picks_and_gaps_are_as_wide_as_they_lasted() -> None:
+    world = RecordedLog()
+    replica = world.replica()
+    for wait_s in (0, 1, 40, 1):
+        world.pass_time(wait_s * SECOND_US)
+        world.sample(1, 900)
+        world.sample(2, 100)
+        replica.read()
+        replica.ask(f"after-{wait_s}", tokens=16)
+    found = asked(world, TURNS)
+    document = whatif_document(found, str)
+    first, last = (int(at) for at in document["span"])
+    assert last - first == 42 * SECOND_US
+    records = [record_at(offset, data) for offset, data in records_of(world.log, 0)]
+    times = [r.fact.question.asked_at for r in records if r is not None and isinstance(r.fact, PickMade)]
+    assert (first, last) == (times[0], times[-1])
+    page = whatif_page(found, document, "t", "log")
+    assert f"log · {first} to {last}" in page
+    assert "Stretches without a pick are drawn as 0." in page
+    path = re.search(r'class="area" d="([^"]+)"', page)
+    assert path is not None
+    places = sorted({float(x) for x in re.findall(r"[ML]([0-9.]+),", path[1])})
+    widths = [after - before for before, after in pairwise(places)]
+    assert max(widths) > 30 * min(widths)
+
+
+def test_a_model_that_no_worker_serves_has_no_spread() -> None:
+    world = busy()
+    replica = world.replica()
+    replica.read()
+    replica.ask("typo", tokens=16, model="nope")
+    found = asked(world, TURNS)
+    document = whatif_document(found, str)
+    assert "nope" in document["by_model"] and "nope" not in document["spread"]
+    page = whatif_page(found, document, "t", "log")
+    assert "<td>nope</td>" in page and "<b>nope</b>" not in page

@@ -58,16 +58,18 @@ class Replica:
         if held is not None:
             self.overlay.folded(held.own_seq)
 
-    def choose(self, request_id: str, tokens: int = 100, suspect: bool = False) -> PickMade:
+    def choose(
+        self, request_id: str, tokens: int = 100, suspect: bool = False, model: str = MODEL
+    ) -> PickMade:
         """Pick on the state read so far; nothing is written."""
         at = self.world.time
-        prefill, decode = self.rotations.get(MODEL, (0, 0))
+        prefill, decode = self.rotations.get(model, (0, 0))
         question = Question(
-            request_id, 0, MODEL, MODEL, at, at + 5_000, ("dynamo",), (), tokens, prefill, decode
+            request_id, 0, model, model, at, at + 5_000, ("dynamo",), (), tokens, prefill, decode
         )
         settings = self.fold.settings_now
         outcome = pick(self.fold.view(self.overlay), question, settings.pick if settings else SETTINGS)
-        self.rotations[MODEL] = (outcome.rotation_prefill, outcome.rotation_decode)
+        self.rotations[model] = (outcome.rotation_prefill, outcome.rotation_decode)
         version = settings.version if settings else 0
         pick_id = len(self.picks).to_bytes(8, "big") + self.id[:8]
         fact = PickMade(
@@ -78,9 +80,9 @@ class Replica:
         self.overlay.add_pick(fact)
         return fact
 
-    def ask(self, request_id: str, tokens: int = 100, suspect: bool = False) -> PickMade:
+    def ask(self, request_id: str, tokens: int = 100, suspect: bool = False, model: str = MODEL) -> PickMade:
         """Pick and write the record."""
-        fact = self.choose(request_id, tokens, suspect)
+        fact = self.choose(request_id, tokens, suspect, model)
         self.world.say(fact, self.id)
         return fact
 

@@ -1,4 +1,4 @@
-"""What the verbs of `picklog replay` share: options, the progress bar, tables, JSON on stdout.
+"""What commands that look at logs share: options, the progress bar, tables, JSON on stdout.
 
 Text from a log may look like markup or hold control characters: it is printed as it is,
 with what would move the cursor escaped. Progress goes to stderr, on a terminal only.

@@ -7,8 +7,8 @@ import pytest
 import typer
 from rich.console import Console
 
+from app.cli_output import ProgressBar, or_dash, plain_console, print_json, range_of, say
 from app.marks import Marks
-from app.replay_output import ProgressBar, or_dash, plain_console, print_json, range_of, say
 from tests.app.log_on_disk import some_picks
 
 
