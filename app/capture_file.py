@@ -31,6 +31,7 @@ import xxhash
 from blake3 import blake3
 
 from app.whole_file import told_as, unfinished_name
+from ingest.log.segment_files import sync_folder
 from ingest.log.segment_store import Packing
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, MIB
 from projections.events.codec import owner_stamp
@@ -158,11 +159,7 @@ class CaptureFile:
         os.fsync(self._out.fileno())
         self._out.close()
         self._temporary.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._path.parent)
 
     def _begin(self, what: str, first_offset: int) -> _OpenPart:
         header = SegmentHeader(self._log_id, first_offset, os.urandom(MARK_BYTES), self._stamp, self._chain)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ingest.log.segment_files import sync_folder
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, SECOND_US
 from projections.events.ports import CheckpointInfo, LogCorrupt
 from projections.events.segment_format import (
@@ -96,7 +97,7 @@ class CheckpointFolder:
             stale.unlink(missing_ok=True)
         size = _write_file(unfinished, log_id, time, records)
         unfinished.rename(self._folder / name)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
         info = CheckpointInfo(offset, check, time, size, name)
         for surplus in surplus_checkpoints(self.list(), self._keep, self._bytes_max):
             (self._folder / surplus.name).unlink(missing_ok=True)
@@ -157,11 +158,3 @@ def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:
         size += len(record)
     if batch:
         yield batch
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,7 +24,7 @@ margin-bottom:12px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(180px,1fr));gap:14px;margin:18px 0}
 .tile{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:16px 18px}
 .scroll{overflow-x:auto}table.wide th,table.wide td{white-space:nowrap}
-.tile b{display:block;font-size:20px;line-height:1.2;letter-spacing:-.01em;white-space:nowrap}
+.tile b{display:block;font-size:18px;line-height:1.2;letter-spacing:-.01em;white-space:nowrap}
 .tile span{display:block;margin-top:4px}
 .tile small{color:var(--soft)}
 .key{display:inline-block;width:11px;height:11px;border-radius:3px;margin:0 6px 0 14px;vertical-align:-1px}

@@ -132,8 +132,3 @@ def usable_checkpoints(
         return []
     first = reader.first_offset()
     return [info for info in checkpoints.list() if first - 1 <= info.offset <= offset]
-
-
-def stamp_of(fold: Fold) -> int:
-    """Log time of a fold's mark, microseconds."""
-    return fold.state.intake.stamp

@@ -32,6 +32,15 @@ class LogAbsent(LogError):
     """There is no log at this place."""
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class Disk:
     """The operating system's calls behind a segment log. Raises OSError as they do."""
 
@@ -95,11 +104,7 @@ class Disk:
 
     def sync_folder(self, folder: Path) -> None:
         """Make names durable."""
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(folder)
 
     def free_bytes(self, folder: Path) -> int:
         """Room that an ordinary user may still take."""

@@ -262,11 +262,6 @@ class UpstreamConnection(asyncio.Protocol):
         return data
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the whole answer has come (some of it may still wait to be read)."""
-        return self._complete
-
-    @property
     def is_drained(self) -> bool:
         """Whether the whole answer has come and was read."""
         return self._complete and not self._chunks
