@@ -28,12 +28,11 @@ from enum import Enum
 from typing import Any, NamedTuple, cast
 
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, SECOND_US
-from projections.events.codec import RecordRefused, check_word, decode_record
+from projections.events.codec import RecordRefused, decode_record
 from projections.events.control import ClockTicked, Pinged, RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import RecordBatch
 from projections.fold import Fold, FoldStopped, NewerRelease
-from projections.identity import U64_MAX
 from projections.notices import Notice
 
 PING_EVERY_US = 1 * SECOND_US
@@ -150,8 +149,6 @@ class Tail:
         self._lag_us = 0
         self._caught_up = False
         self._notes: deque[TickNote] = deque(maxlen=NOTES_KEPT_MAX)
-        self._records = fold.state.status.tick_records
-        self._check_sum = fold.state.status.tick_check_sum
         self._agreed_offset = fold.mark.offset
         self._scanned = fold.mark.offset
 
@@ -283,8 +280,6 @@ class Tail:
             except FoldStopped as stop:
                 effects += self._stop(stop, batch, offset)
                 return False
-            self._records += 1
-            self._check_sum = (self._check_sum + check_word(data)) & U64_MAX
             self._see_stamp(now_us)
             kind = type(fact)
             if kind is Pinged:
@@ -313,8 +308,7 @@ class Tail:
         self._ping_returned_at = now_us
 
     def _tick(self, offset: int, tick: ClockTicked) -> list[Effect]:
-        note = TickNote(offset, self.fold.digests(), self._records, self._check_sum)
-        self._records = self._check_sum = 0
+        note = TickNote(offset, self.fold.digests(), *self.fold.state.status.closed_tick)
         ours = next((n for n in self._notes if n.offset == tick.noted_offset), None)
         self._notes.append(note)
         if ours is None:

@@ -42,6 +42,8 @@ class Status:
 
     tick_offset: offset of the newest tick, -1 before the first. tick_records and
     tick_check_sum: records folded since it, and the sum modulo 2^64 of their check words.
+    closed_tick: what both were when the newest tick ended them, itself included. For those who
+    compare notes; no part of the state.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,7 @@ class Status:
         self.tick_offset = -1
         self.tick_records = 0
         self.tick_check_sum = 0
+        self.closed_tick = 0, 0
         self.tick_wall_us = 0  # to show and to look up times; 0 after a restore, until the next tick
         self._replicas: dict[bytes, ReplicaHeld] = {}
         self._settings: dict[int, SettingsHeld] = {}
@@ -98,6 +101,7 @@ class Status:
 
     def apply_tick(self, offset: int, fact: ClockTicked, stamp: int) -> None:
         """A second went by: counting starts anew, replicas long gone are forgotten."""
+        self.closed_tick = self.tick_records, self.tick_check_sum
         self.tick_offset, self.tick_records, self.tick_check_sum = offset, 0, 0
         self.tick_wall_us = fact.wall_us
         horizon = stamp - WRITER_FORGOTTEN_US

@@ -16,7 +16,6 @@ from projections.events.envelope import NOTHING
 from projections.events.kinds import Kind
 from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader
 from projections.fold import Fold, FoldStopped
-from projections.identity import U64_MAX
 from projections.notices import IntakeNotice, IntakeResult, Notice
 from replay.agreement import Agreement
 from replay.log_walk import Progress, batches_of
@@ -83,14 +82,11 @@ class FoldCursor:
 
     def _tick(self, offset: int, data: bytes) -> None:
         """Fold what may be a tick, and compare notes."""
-        status = self.fold.state.status
-        records = status.tick_records + 1
-        check_sum = (status.tick_check_sum + int.from_bytes(data[-8:], "little")) & U64_MAX
         fact = self.fold.apply(offset, data, self._notices)
         if fact is None:
             self._without_effect(offset)
         elif type(fact) is ClockTicked:
-            self.agreement.tick(offset, fact, records, check_sum, self.fold.digests())
+            self.agreement.tick(offset, fact, *self.fold.state.status.closed_tick, self.fold.digests())
         if type(fact) in self._watch:
             self._watch[type(fact)](offset, fact)
 
