@@ -206,12 +206,16 @@ class CaptureReader:
             position += part.bytes
         if position != self.ends.size_bytes or len(self.parts) > PARTS_MAX:
             _unreadable(self.path, "its manifest names parts that are not there", "capture it again")
+        ends = [(part.first_offset, part.end_offset) for part in self.parts if part.what == RECORDS]
+        said = (manifest["first_offset"], manifest["end_offset"])
+        if any(first > end for first, end in ends) or (ends and said != (ends[0][0], ends[-1][1])):
+            _unreadable(self.path, "its manifest names other offsets than its parts hold", "capture it again")
         schema, modes = manifest.get("schema", 0), manifest.get("fold_modes", [])
         product = manifest.get("product", "a newer release")
         if not isinstance(schema, int) or schema > SCHEMA:
             detail = f"its records have schema {schema}, written by {product}; this release reads {SCHEMA}"
             _unreadable(self.path, detail, "update picklog")
-        if not isinstance(modes, list) or not set(modes) <= FOLD_MODES:
+        if not isinstance(modes, list) or not all(type(mode) is int and mode in FOLD_MODES for mode in modes):
             _unreadable(
                 self.path,
                 f"its fold mode {modes}, of {product}, is newer than this release",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ingest.log.raw_frames import KeptFrames
+from ingest.log.raw_frames import KeptFrames, Lost
 from ingest.wire.publisher_frames import Refused, decode_sample_message
 from ingest.wire.zmtp_frames import decode_message
 from projections.events.codec import RecordRefused, decode_record, encode_record
@@ -26,11 +26,12 @@ _SAMPLE = KIND_OF_FACT[SampleReceived]
 class Redecoded:
     """What came of the samples that were read, each counted once.
 
-    same, changed: decoded anew. refused: no sample any more. not_kept: their frames are gone.
+    same, changed: decoded anew. refused: no sample any more. not_kept: their frames are gone,
+    damaged: no longer what was kept; both stay as they are.
     """
 
     def __init__(self) -> None:
-        self.same = self.changed = self.refused = self.not_kept = 0
+        self.same = self.changed = self.refused = self.not_kept = self.damaged = 0
 
     def document(self) -> dict[str, int]:
         """As JSON members."""
@@ -83,9 +84,9 @@ class RedecodedLog:
             return data
         said = record.fact
         assert isinstance(said, SampleReceived)
-        frame = None if said.raw_digest is None else self._frames.get(offset, said.raw_digest)
-        if frame is None:
-            self._count(offset, "not_kept")
+        frame = Lost.GONE if said.raw_digest is None else self._frames.get(offset, said.raw_digest)
+        if isinstance(frame, Lost):
+            self._count(offset, "not_kept" if frame is Lost.GONE else "damaged")
             return data
         fact = decoded_anew(said, frame)
         if fact == said:

@@ -126,7 +126,7 @@ def _read_from(opened: OpenLog, redecode: bool) -> tuple[LogReader, CheckpointSt
     if first is None:
         fail(
             EXIT_UNREACHABLE,
-            f"{opened.name} keeps no raw frames",
+            f"{opened.name} keeps no raw frames that can be read",
             "they are kept for log.raw.age while log.raw.enabled is true",
         )
     return RedecodedLog(opened.reader, frames), CheckpointsBefore(opened.checkpoints, first)
@@ -151,7 +151,7 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
             console,
             f"{row['same'] + row['changed'] + row['refused']} frames decoded anew: {row['changed']} say"
             f" something else, {row['refused']} are refused now; {row['not_kept']} samples whose frame"
-            " is gone stay as they are",
+            f" is gone and {row['damaged']} whose frame is damaged stay as they are",
         )
     if document["not_asked"]:
         reasons = ", ".join(f"{name} {count}" for name, count in document["not_asked_reasons"].items())

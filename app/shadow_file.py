@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,7 @@ class JsonLinesSink:
                 lines = file.read().splitlines()
         except OSError:
             return -1
-        newest = -1
-        for line in lines:
-            try:
-                row = orjson.loads(line)
-            except ValueError:  # the first of a tail, or the last of a crash
-                continue
-            if row.get("table") == "shadow_picks" and row.get("shadow_config") == shadow_config:
-                newest = max(newest, int(row["log_offset"]))
-        return newest
+        return max((offset for line in lines for offset in _marks(line, shadow_config)), default=-1)
 
     async def write(self, rows: Rows) -> None:
         """See RowSink."""
@@ -62,9 +55,11 @@ class JsonLinesSink:
         """See RowSink."""
 
     def _append(self, data: bytes) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                data = b"\n" + data  # a crash tore the last line: the next row is none of it
             try:
                 written = 0
                 while written < len(data):
@@ -76,6 +71,21 @@ class JsonLinesSink:
             os.close(fd)
         if size + len(data) > self._bytes_max:
             self._path.replace(self._path.with_name(FILE_NAME + ".1"))
+
+
+def _marks(line: bytes, shadow_config: str) -> Iterator[int]:
+    """The offset of a line that is a row of this shadow. Lines may be torn, or written by others."""
+    try:
+        row = orjson.loads(line)
+    except ValueError:
+        return
+    if isinstance(row, dict) and (row.get("table"), row.get("shadow_config")) == (
+        "shadow_picks",
+        shadow_config,
+    ):
+        offset = row.get("log_offset")
+        if type(offset) is int:
+            yield offset
 
 
 def _line(table: str, row: Any) -> bytes:

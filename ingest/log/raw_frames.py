@@ -16,9 +16,12 @@ import os
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import xxhash
 
@@ -70,8 +73,7 @@ class RawFrames:
         self.dropped = 0
         make_folder(self._folder)
         self._files = [
-            _RawFile(path, first, path.stat().st_size, _last_time(path))
-            for first, path in _stored(self._folder)
+            _RawFile(path, first, _size(path), _last_time(path)) for first, path in _stored(self._folder)
         ]
 
     def put(self, offset: int, frame: bytes, at_us: int) -> None:
@@ -120,15 +122,24 @@ class RawFrames:
             is_old = oldest.last_time < at_us - self._settings.age_us
             if not is_old and total <= self._settings.bytes_max:
                 break
-            oldest.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                oldest.path.unlink(missing_ok=True)
             total -= oldest.size
             self._files.pop(0)
+
+
+class Lost(Enum):
+    """Why a frame cannot be had."""
+
+    GONE = "it was never kept, or has expired"
+    DAMAGED = "its bytes are not those that were kept"
 
 
 class KeptFrames:
     """The frames that were kept at opening, for walks over a whole log: files are indexed once.
 
-    At most FILES_INDEXED indexes are held, of 16 bytes a frame. A file that expires meanwhile holds no frame.
+    At most FILES_INDEXED indexes are held, of 20 bytes a frame. A file that expires meanwhile
+    holds no frame.
     """
 
     def __init__(self, data: Path, log_id: bytes) -> None:
@@ -144,25 +155,25 @@ class KeptFrames:
                 return index.offsets[0]
         return None
 
-    def get(self, offset: int, digest: int) -> bytes | None:
-        """The frame behind the record at `offset`, None where it is not kept or not the one of `digest`."""
+    def get(self, offset: int, digest: int) -> bytes | Lost:
+        """The frame behind the record at `offset`, whose record holds `digest`."""
         at = bisect_right(self._files, offset, key=lambda file: file[0]) - 1
         if at < 0:
-            return None
+            return Lost.GONE
         path = self._files[at][1]
         index = self._index(path)
         place = bisect_left(index.offsets, offset)
-        if place == len(index.offsets) or index.offsets[place] != offset:
-            return None
-        entry_at = index.places[place]
+        if place == len(index.offsets):
+            return Lost.DAMAGED if index.is_broken else Lost.GONE
+        if index.offsets[place] != offset:
+            return Lost.GONE
         try:
             with path.open("rb") as file:
-                file.seek(entry_at)
-                _, _, size, _ = _ENTRY.unpack(file.read(_ENTRY.size))
-                frame = file.read(size)
-        except (OSError, struct.error):
-            return None
-        return frame if raw_digest(frame) == digest else None
+                file.seek(index.places[place])
+                frame = file.read(index.sizes[place])
+        except OSError:
+            return Lost.GONE
+        return frame if raw_digest(frame) == digest else Lost.DAMAGED
 
     def _index(self, path: Path) -> _Index:
         found = self._indexes.pop(path, None)
@@ -175,51 +186,75 @@ class KeptFrames:
 
 
 class _Index(NamedTuple):
-    """Offsets of records, ascending, and where their entries begin in the file."""
+    """Offsets of records, ascending, with the places and sizes of their frames in the file.
+
+    is_broken: what follows the last of them is no entry.
+    """
 
     offsets: array[int]
     places: array[int]
+    sizes: array[int]
+    is_broken: bool
 
     @classmethod
     def of(cls, path: Path, log_id: bytes) -> _Index:
-        found = cls(array("Q"), array("Q"))
+        found = cls(array("Q"), array("Q"), array("I"), False)
         try:
             with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                at = _HEAD_BYTES
                 if file.read(_HEAD_BYTES) != _MAGIC + log_id:
                     return found
-                while len(head := file.read(_ENTRY.size)) == _ENTRY.size:
-                    offset, _, frame_bytes, _ = _ENTRY.unpack(head)
-                    if at + _ENTRY.size + frame_bytes > size or (
-                        found.offsets and offset <= found.offsets[-1]
-                    ):
-                        break
-                    found.offsets.append(offset)
-                    found.places.append(at)
-                    at += _ENTRY.size + frame_bytes
-                    file.seek(at)
+                for place, (offset, _, size, _) in _entries(file):
+                    if not found.offsets or offset > found.offsets[-1]:  # else it stands there twice
+                        found.offsets.append(offset)
+                        found.places.append(place)
+                        found.sizes.append(size)
+                return found._replace(is_broken=file.tell() < os.fstat(file.fileno()).st_size)
         except OSError:
-            pass
-        return found
+            return found
+
+
+def _entries(file: BinaryIO) -> Iterator[tuple[int, tuple[int, int, int, int]]]:
+    """(place of the frame, its entry) from behind the head up to the first that is none.
+
+    The file is left behind the last entry. Frames are passed over, not read.
+    """
+    end = os.fstat(file.fileno()).st_size
+    at = _HEAD_BYTES
+    while True:
+        file.seek(at)
+        head = file.read(_ENTRY.size)
+        if len(head) < _ENTRY.size:
+            break
+        entry = _ENTRY.unpack(head)
+        frame_at = at + _ENTRY.size
+        if entry[2] > KV_FRAME_BYTES_MAX or frame_at + entry[2] > end:
+            break
+        yield frame_at, entry
+        at = frame_at + entry[2]
+    file.seek(at)
 
 
 def _last_time(path: Path) -> int:
     """Log time of the newest entry of a file from an earlier run, 0 if it holds none."""
-    newest = 0
-    with path.open("rb") as file:
-        file.seek(_HEAD_BYTES)
-        while len(head := file.read(_ENTRY.size)) == _ENTRY.size:
-            _, time, size, _ = _ENTRY.unpack(head)
-            newest = max(newest, time)
-            file.seek(size, os.SEEK_CUR)
-    return newest
+    try:
+        with path.open("rb") as file:
+            return max((entry[1] for _, entry in _entries(file)), default=0)
+    except OSError:
+        return 0
 
 
 def _stored(folder: Path) -> list[tuple[int, Path]]:
-    """(first offset, file), ascending."""
+    """(first offset, file), ascending. What is no plain file is none of ours, and may never end."""
     found = []
     for path in folder.glob(f"*{RAW_SUFFIX}"):
-        if len(path.stem) == 20 and path.stem.isascii() and path.stem.isdigit():
+        is_named = len(path.stem) == 20 and path.stem.isascii() and path.stem.isdigit()
+        if is_named and path.is_file() and not path.is_symlink():
             found.append((int(path.stem), path))
     return sorted(found)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -153,6 +153,11 @@ def test_a_newer_schema_or_fold_mode_is_refused_by_name(tmp_path: Path) -> None:
         ({"parts": {"a": 1}}, "its manifest lacks"),
         ({"schema": "2"}, "schema 2"),
         ({"fold_modes": 3}, "fold mode"),
+        ({"fold_modes": [[1]]}, "fold mode"),
+        ({"fold_modes": [True]}, "fold mode"),
+        ({"end_offset": 1e30}, "other offsets than its parts hold"),
+        ({"end_offset": 10**9}, "other offsets than its parts hold"),
+        ({"first_offset": -5}, "other offsets than its parts hold"),
     ],
 )
 def test_a_manifest_that_says_nonsense_is_refused(path: Path, change: dict[str, object], words: str) -> None:

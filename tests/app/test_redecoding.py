@@ -13,7 +13,7 @@ from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
 from app.log_places import open_log
 from app.redecoding import CheckpointsBefore, RedecodedLog, decoded_anew
 from app.replay_cli import replay_app
-from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings, raw_digest
+from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings, raw_digest, raw_folder
 from ingest.wire.publisher_frames import Sample, encode_sample_message
 from ingest.wire.zmtp_frames import encode_message
 from projections.bounds import SECOND_US
@@ -84,7 +84,7 @@ def test_picks_move_where_the_decoder_of_then_was_wrong(tmp_path: Path) -> None:
     result = whatif("--redecode", "--log", site.data, "--json")
     assert result.exit_code == EXIT_DONE, result.stderr
     document = json.loads(result.stdout)
-    assert document["redecoded"] == {"same": 20, "changed": 10, "refused": 0, "not_kept": 0}
+    assert document["redecoded"] == {"same": 20, "changed": 10, "refused": 0, "not_kept": 0, "damaged": 0}
     assert (document["picks"], document["moved"]) == (10, 10)
     assert {row["worker"]: row["after"] for row in document["by_worker"] if row["after"]} == {"1": 10}
     assert "Only frames that became samples are kept" in document["limits"][-1]
@@ -97,7 +97,7 @@ def test_picks_move_where_the_decoder_of_then_was_wrong(tmp_path: Path) -> None:
 def test_a_frame_that_is_refused_now_takes_its_sample_with_it(tmp_path: Path) -> None:
     site = Site(tmp_path / "data", refused=True)
     document = json.loads(whatif("--redecode", "--log", site.data, "--json").stdout)
-    assert document["redecoded"] == {"same": 20, "changed": 0, "refused": 10, "not_kept": 0}
+    assert document["redecoded"] == {"same": 20, "changed": 0, "refused": 10, "not_kept": 0, "damaged": 0}
 
 
 def test_offsets_writers_and_times_stay_and_the_log_is_only_read(tmp_path: Path) -> None:
@@ -125,7 +125,18 @@ def test_without_its_frame_a_sample_stays(tmp_path: Path) -> None:
     site = Site(tmp_path / "data")
     anew = RedecodedLog(site.world.log, KeptFrames(tmp_path / "elsewhere", site.log_id))
     assert list(records_of(anew, 0)) == list(records_of(site.world.log, 0))
-    assert anew.counts.document() == {"same": 0, "changed": 0, "refused": 0, "not_kept": 30}
+    assert anew.counts.document() == {"same": 0, "changed": 0, "refused": 0, "not_kept": 30, "damaged": 0}
+
+
+def test_a_damaged_frame_is_told_apart_from_one_that_is_gone(tmp_path: Path) -> None:
+    site = Site(tmp_path / "data")
+    (path,) = raw_folder(site.data).iterdir()
+    data = bytearray(path.read_bytes())
+    data[24 + 28 + 5] ^= 1  # inside the first frame
+    path.write_bytes(data[:-1])
+    anew = RedecodedLog(site.world.log, KeptFrames(site.data, site.log_id))
+    list(records_of(anew, 0))
+    assert anew.counts.document() == {"same": 18, "changed": 10, "refused": 0, "not_kept": 0, "damaged": 2}
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x00\x05abc", b"\x01\x01a\x01\x01b\x01\x01c", bytes(400)])
@@ -154,7 +165,7 @@ def test_a_log_without_frames_and_a_capture_are_told_in_one_line(tmp_path: Path)
     data = written(Site(tmp_path / "data").world, tmp_path / "bare")
     result = whatif("--redecode", "--log", data)
     assert result.exit_code == EXIT_UNREACHABLE and result.stderr.count("\n") == 1
-    assert "keeps no raw frames" in result.stderr and "log.raw.age" in result.stderr
+    assert "keeps no raw frames that can be read" in result.stderr and "log.raw.age" in result.stderr
     capture = tmp_path / "a.capture"
     said = CliRunner().invoke(capture_app, ["export", "--log", str(data), "--out", str(capture)])
     assert said.exit_code == EXIT_DONE, said.output

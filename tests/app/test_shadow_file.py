@@ -44,6 +44,30 @@ async def test_the_newest_offset_of_a_shadow_is_found_also_behind_a_torn_line(tm
     await sink.close()
 
 
+async def test_rows_behind_a_torn_line_stand_on_lines_of_their_own(tmp_path: Path) -> None:
+    sink = JsonLinesSink(tmp_path)
+    await sink.write(rows(4, 9))
+    file = tmp_path / FILE_NAME
+    file.write_bytes(file.read_bytes()[:-80])
+    await sink.write(rows(9, 12))
+    first, torn, *others = file.read_text().splitlines()
+    assert json.loads(first)["log_offset"] == 4
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(torn)
+    assert [json.loads(line)["log_offset"] for line in others] == [9, 12]
+
+
+@pytest.mark.parametrize(
+    "odd", ["[1]", "null", "5", '"x"', '{"table": "shadow_picks", "shadow_config": "d"}']
+)
+async def test_lines_that_are_no_rows_are_passed_over(tmp_path: Path, odd: str) -> None:
+    sink = JsonLinesSink(tmp_path)
+    (tmp_path / FILE_NAME).write_text(odd + "\n")
+    assert await sink.mark("d") == -1
+    await sink.write(rows(4))
+    assert await sink.mark("d") == 4
+
+
 async def test_two_files_are_kept_and_no_more(tmp_path: Path) -> None:
     sink = JsonLinesSink(tmp_path, bytes_max=2000)
     for offset in range(40):
