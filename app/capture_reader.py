@@ -341,12 +341,6 @@ def _part(row: dict[str, Any]) -> PartInfo:
 _A_PART = PartInfo("", 0, 0, 0, 0, 0, "", "")
 
 
-def is_capture(path: Path) -> bool:
-    """Whether a file begins as a capture does."""
-    with path.open("rb") as file:
-        return file.read(len(HEAD_MAGIC)) == HEAD_MAGIC
-
-
 def read_ends(path: Path) -> Ends:
     """Head, manifest and tail, checked against each other. Raises CaptureUnreadable, OSError."""
     with path.open("rb") as file:

@@ -142,7 +142,7 @@ def test_what_is_no_plain_file_is_left_alone_and_never_waited_for(tmp_path: Path
         place.mkdir()
     else:
         (tmp_path / "other").write_bytes(b"x")
-        place.symlink_to({"dangling": "none", "link": tmp_path / "other", "device": "/dev/zero"}[kind])
+        place.symlink_to({"dangling": "none", "link": str(tmp_path / "other"), "device": "/dev/zero"}[kind])
     again = RawFrames(tmp_path, LOG, RawSettings())
     again.put(9, frame(9), 9)
     again.close()
