@@ -1,4 +1,4 @@
-"""Children of a process, and what is common to all: loop, signals, garbage collector.
+"""Children of a process, and what is common to all: loop and signals.
 
 A child is started again when it ends, with a growing pause, and ends with its parent: it
 is told its parent's pid and watches it (`follower.end_with_parent`), so not even a kill
@@ -8,7 +8,6 @@ leaves it behind.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -23,29 +22,8 @@ PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 30.0
 HEALTHY_S = 60.0
 TERMINATE_S_MAX = 5.0
-FREEZE_EVERY_S = 3600.0
 PARENT_VARIABLE = "PICKLOG_PARENT_PID"
 LINE_BYTES_MAX = 64 << 10
-_GENERATION_2_NEVER = 1_000_000
-_YOUNG_OBJECTS = 10_000  # a request makes hundreds, nearly all gone when it ends
-_YOUNG_ROUNDS = 50
-
-
-def serving_collector() -> None:
-    """Generation 2 never runs by itself in a process that serves (decision 50), the others seldom."""
-    gc.set_threshold(_YOUNG_OBJECTS, _YOUNG_ROUNDS, _GENERATION_2_NEVER)
-
-
-def freeze_collected() -> None:
-    """Collect once and take what is left out of later collections. Call when nothing waits."""
-    gc.collect()
-    gc.freeze()
-
-
-def freeze_again() -> None:
-    """The same without generation 2, so it is short: call every FREEZE_EVERY_S."""
-    gc.collect(1)
-    gc.freeze()
 
 
 def run_to_end(main: Coroutine[Any, Any, int]) -> int:

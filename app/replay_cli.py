@@ -17,6 +17,8 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
+from app.collector import reading_collector
+
 Verb = Callable[..., None]
 
 
@@ -84,3 +86,4 @@ replay_app = typer.Typer(
 @replay_app.callback()
 def _offline() -> None:
     """Ask recorded picks again, offline."""
+    reading_collector()

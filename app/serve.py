@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from app.checkpoint_store import CheckpointFolder
+from app.collector import serving_collector
 from app.config_load import LoadedConfig
 from app.follower import Follower, end_with_parent
 from app.follower_jobs import ask_again
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
-from app.processes import on_stop_signals, run_to_end, serving_collector
+from app.processes import on_stop_signals, run_to_end
 from app.replay_steps import Steps
 from app.wiring import MainProcess
 

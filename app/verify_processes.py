@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+from app.collector import reading_collector
 from app.log_places import OpenLog, open_log
 from app.replay_steps import with_steps
 from projections.events.ports import LogCorrupt, LogError
@@ -79,6 +80,7 @@ _done: dict[str, object] = {}
 
 def _begin(done: object) -> None:
     """In a new process: an interrupt is the parent's to handle."""
+    reading_collector()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _done["array"] = done
 

@@ -22,6 +22,7 @@ import structlog
 
 from app.answering import application_of
 from app.checkpoint_store import CheckpointFolder
+from app.collector import FREEZE_EVERY_S, freeze_again, freeze_collected
 from app.config_addresses import read_bind
 from app.config_load import LoadedConfig
 from app.config_model import Config
@@ -45,7 +46,7 @@ from app.part_settings import (
 )
 from app.pick_log import ReplicaLog
 from app.process_state import ProcessState, StoreFigures
-from app.processes import FREEZE_EVERY_S, Child, freeze_again, freeze_collected
+from app.processes import Child
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter

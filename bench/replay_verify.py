@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from app.collector import reading_collector
 from app.log_places import open_log
 from app.verify_processes import verify_by_processes
 from bench import floor, replay_log
@@ -66,6 +67,7 @@ def main() -> int:
     parser.add_argument("--picks", type=int, default=PICKS)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
+    reading_collector()  # as the command does
     figures = measure(given.records, given.picks)
     if given.json:
         print(json.dumps(figures))

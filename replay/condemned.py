@@ -33,7 +33,7 @@ def condemned_in(reader: LogReader, start: int) -> frozenset[int]:
     found: set[int] = set()
     for batch in batches_of(reader, start):
         for place, data in enumerate(batch.records):
-            if kind_byte(data) == _CONDEMNED:
+            if (data[3] or data[5]) == _CONDEMNED:  # as kind_byte, without its call
                 record = record_at(batch.first_offset + place, data)
                 if record is not None and isinstance(record.fact, RecordCondemned):
                     found.add(record.fact.offset)

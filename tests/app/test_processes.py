@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import stat
@@ -15,11 +14,8 @@ from app import processes
 from app.processes import (
     PARENT_VARIABLE,
     Child,
-    freeze_again,
-    freeze_collected,
     on_stop_signals,
     run_to_end,
-    serving_collector,
 )
 
 
@@ -96,20 +92,3 @@ def test_the_status_of_the_main_coroutine_comes_back_and_each_signal_is_told() -
         return 7
 
     assert run_to_end(main()) == 7
-
-
-def test_old_objects_are_left_alone_in_a_process_that_serves() -> None:
-    before = gc.get_threshold()
-    try:
-        serving_collector()
-        assert all(gc.get_threshold()[n] >= before[n] for n in (0, 1)), "young ones seldom"
-        assert gc.get_threshold()[2] >= 1_000_000
-        freeze_collected()
-        frozen = gc.get_freeze_count()
-        assert frozen > 0
-        kept: list[list[int]] = [[] for _ in range(1000)]
-        freeze_again()
-        assert gc.get_freeze_count() >= frozen + len(kept)
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*before)
