@@ -56,7 +56,7 @@ def _process_log_as_found() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _collector_as_found() -> Iterator[None]:
-    """A command under test slows the garbage collector down; later tests measure memory under the usual one."""
+    """A command under test slows the garbage collector down; memory tests need the usual one."""
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
