@@ -25,7 +25,7 @@ import xxhash
 
 from projections.bounds import RECORD_BYTES_MAX
 from projections.events.envelope import WRITER_BYTES, Record
-from projections.events.kinds import FACT_KINDS, INNER, KIND_OF_FACT, SCHEMA, Kind
+from projections.events.kinds import FACT_KINDS, FIRST_FIELDS, INNER, KIND_OF_FACT, SCHEMA, Kind
 
 _SCHEMA = struct.Struct("<H")
 _CHECK = struct.Struct("<Q")
@@ -65,7 +65,9 @@ def encode_record(time: int, writer: bytes, epoch: int, sequence: int, fact: tup
 
     Raises ValueError when they exceed RECORD_BYTES_MAX: a record is never split.
     """
-    body: bytes = _SCHEMA_BYTES + _pack((KIND_OF_FACT[type(fact)], time, writer, epoch, sequence, *fact))
+    shorten = _SHORTENED.get(type(fact))
+    fields = fact if shorten is None else shorten(fact)
+    body: bytes = _SCHEMA_BYTES + _pack((KIND_OF_FACT[type(fact)], time, writer, epoch, sequence, *fields))
     if len(body) + _CHECK.size > RECORD_BYTES_MAX:
         raise ValueError(f"record of {len(body)} bytes is above {RECORD_BYTES_MAX}")
     return body + _CHECK.pack(_xxh3(body))
@@ -73,7 +75,8 @@ def encode_record(time: int, writer: bytes, epoch: int, sequence: int, fact: tup
 
 def encode_value(value: tuple[Any, ...]) -> bytes:
     """Canonical bytes of a part of a fact, for comparing and digesting."""
-    packed: bytes = bytes(_pack(value))
+    shorten = _SHORTENED.get(type(value))
+    packed: bytes = bytes(_pack(value if shorten is None else shorten(value)))
     return packed
 
 
@@ -174,6 +177,45 @@ _SMALLEST = _SCHEMA.size + 1
 _LARGEST = RECORD_BYTES_MAX - _CHECK.size
 _KNOWN_SHAPES_MAX = 64  # of one kind; further ones are checked each time
 _HEAD_BYTES_MAX = 64  # schema, array head and the five head fields at their widest
+
+
+def _shortener(fact: Any) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
+    """What leaves out later fields that hold their defaults, inside too; None where none can be."""
+    inner = tuple(
+        (index, short, many)
+        for index, kind, many in INNER.get(fact, ())
+        if (short := _shortener(kind)) is not None
+    )
+    first = FIRST_FIELDS.get(fact, len(fact._fields))
+    later = tuple(fact._field_defaults[name] for name in fact._fields[first:])
+    if not inner and not later:
+        return None
+
+    def shorten(value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if later:
+            if value[first:] == later:
+                value = value[:first]
+            else:
+                count = len(value)
+                while value[count - 1] == later[count - 1 - first]:
+                    count -= 1
+                value = value[:count]
+        if inner:
+            fields = [*value]
+            for index, short, many in inner:
+                if index < len(fields) and fields[index] is not None:
+                    fields[index] = tuple(map(short, fields[index])) if many else short(fields[index])
+            value = tuple(fields)
+        return value
+
+    return shorten
+
+
+_SHORTENED: dict[type, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {
+    fact: shorten
+    for fact in (*KIND_OF_FACT, *INNER, *FIRST_FIELDS)
+    if (shorten := _shortener(fact)) is not None
+}
 
 
 class _Plan:

@@ -83,6 +83,45 @@ class FoldModeAdopted(NamedTuple):
     flags: tuple[int, ...]
 
 
+class ConditionalSettings(NamedTuple):
+    """When a decode worker prefills by itself (CDG-02..05).
+
+    policy: isl_bounding, prefill_load or isl_or_load. eff_isl_tokens: net new tokens below
+    which, eff_isl_ratio: net new share of the prompt below which. prefill_busy: share of
+    max_num_batched_tokens above which a prefill worker is busy, None never.
+    decode_busy: share of total_kv_blocks up to which a decode worker may take it, None any.
+    """
+
+    policy: str
+    eff_isl_tokens: int
+    eff_isl_ratio: float
+    prefill_busy: float | None
+    decode_busy: float | None
+
+
+class KvPickSettings(NamedTuple):
+    """The prefix term of a pick; each beyond the first three is neutral at its default.
+
+    overlap_credit: blocks of credit a cached block (overlap_score_credit).
+    prefill_scale: weight of the prefill part. temperature: 0 takes the lowest cost.
+    credit_decay: k of 1 / (1 + k * excess), excess in request sizes (DYN-05), 0 for none.
+    host_credit, disk_credit: share of a block cached in host memory or on disk (DYN-02).
+    predicted_ttl_us, approximate_ttl_us: how long an own pick stands for blocks that its rank
+    will hold, where kv-events come (DYN-04) and where none do (DYN-08); 0 for not at all.
+    conditional: None where prefill workers always prefill.
+    """
+
+    overlap_credit: float
+    prefill_scale: float
+    temperature: float
+    credit_decay: float = 0.0
+    host_credit: float = 0.0
+    disk_credit: float = 0.0
+    predicted_ttl_us: int = 0
+    approximate_ttl_us: int = 0
+    conditional: ConditionalSettings | None = None
+
+
 class PickSettings(NamedTuple):
     """The settings that a pick may read: no secret, no address.
 
@@ -90,6 +129,7 @@ class PickSettings(NamedTuple):
     source: discovery source. namespaces: configured ones, sorted.
     model_map: (client id, Dynamo name), sorted. max_staleness_us: of a sample.
     ledger: whether unanswered dispatches weigh (off in tests only).
+    kv: the prefix term, None where it is off.
     """
 
     picker: str
@@ -98,6 +138,7 @@ class PickSettings(NamedTuple):
     model_map: tuple[tuple[str, str], ...]
     max_staleness_us: int
     ledger: bool = True
+    kv: KvPickSettings | None = None
 
 
 class ConfigProposed(NamedTuple):

@@ -24,6 +24,7 @@ class Kind(IntEnum):
     PASS_ENDED = 5
     KEYS_DROPPED = 6
     SAMPLE_RECEIVED = 10
+    KV_BATCH_RECEIVED = 11
     FRAME_REFUSED = 12
     SUBSCRIPTION_CHANGED = 13
     PICK_MADE = 20
@@ -79,6 +80,7 @@ FACT_KINDS: dict[int, KindRow] = {
     Kind.PASS_ENDED: KindRow(discovery.PassEnded, Speaker.OWNER),
     Kind.KEYS_DROPPED: KindRow(discovery.KeysDropped, Speaker.OWNER),
     Kind.SAMPLE_RECEIVED: KindRow(signals.SampleReceived, Speaker.OWNER),
+    Kind.KV_BATCH_RECEIVED: KindRow(signals.KvBatchReceived, Speaker.OWNER),
     Kind.FRAME_REFUSED: KindRow(signals.FrameRefused, Speaker.OWNER),
     Kind.SUBSCRIPTION_CHANGED: KindRow(signals.SubscriptionChanged, Speaker.OWNER),
     Kind.PICK_MADE: KindRow(picks.PickMade, Speaker.ANYBODY),
@@ -114,10 +116,13 @@ FACT_KINDS: dict[int, KindRow] = {
 # holds many of them). Decoding rebuilds them, so that facts read by name at every depth.
 INNER: dict[type, tuple[tuple[int, type, bool], ...]] = {
     picks.PickMade: ((5, picks.Question, False), (6, picks.Outcome, False)),
+    picks.Question: ((15, picks.BlockHashes, True),),
     picks.Outcome: ((1, picks.PhaseOutcome, False), (2, picks.PhaseOutcome, False)),
     picks.PhaseOutcome: ((1, picks.Chosen, False),),
     picks.PicksLost: ((1, picks.LostPick, True),),
     picks.LostPick: ((5, picks.Chosen, False), (6, picks.Chosen, False)),
+    control.PickSettings: ((6, control.KvPickSettings, False),),
+    control.KvPickSettings: ((8, control.ConditionalSettings, False),),
     control.ConfigProposed: ((3, control.PickSettings, False),),
     control.ConfigAdopted: ((4, control.PickSettings, False),),
     held.SettingsHeld: ((4, control.PickSettings, False),),
@@ -125,3 +130,12 @@ INNER: dict[type, tuple[tuple[int, type, bool], ...]] = {
 
 KIND_OF_FACT: dict[type, int] = {row.fact: int(kind) for kind, row in FACT_KINDS.items()}
 KIND_NEWEST = max(FACT_KINDS)
+
+# Facts that got fields after the first release -> how many fields it had. Later ones are left out at the
+# end while they hold their defaults: what says nothing new keeps its bytes, so digests in the ticks of
+# old logs still agree, and older releases read it.
+FIRST_FIELDS: dict[type, int] = {
+    picks.Question: 13,
+    picks.Outcome: 6,
+    control.PickSettings: 6,
+}

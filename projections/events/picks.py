@@ -105,6 +105,46 @@ class Fault(IntEnum):
     BACKPRESSURE = 2  # 529, 429, 408
 
 
+class KvResult(IntEnum):
+    """What became of the prefix term of a pick (KVP-13).
+
+    The first six tell why there is no term; they are the prompt's result in a question.
+    READY is a question's alone: hashes are at hand, the pick says what they were worth.
+    """
+
+    OFF = 0  # prefix-aware picks are not enabled
+    TOKENIZER_UNAVAILABLE = 1
+    PROMPT_TOO_LARGE = 2
+    RENDER_UNAVAILABLE = 3
+    ARTIFACT_UNPINNED = 4
+    UNSUPPORTED = 5
+    MISMATCHED = 6  # predicted blocks of this model did not match the workers' events (self-check)
+    READY = 7
+    NO_OVERLAP = 8
+    OVERLAP = 9
+    BYPASS = 10
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class BlockHashes(NamedTuple):
+    """Tokens hashes of a prompt's complete blocks at one block size.
+
+    blocks: how many the prompt has. digest: xxh3-64 of all of them, packed.
+    hashes: packed big-endian u64, the first of them: up to the deepest match of any rank and
+    one more, since further ones cannot change an overlap; all where a side index is on or the
+    log keeps full questions (decision 14).
+    """
+
+    block_size: int
+    blocks: int
+    digest: int
+    hashes: bytes
+
+
 class Question(NamedTuple):
     """All inputs of a pick that are not in projections.
 
@@ -132,6 +172,9 @@ class Question(NamedTuple):
     rotation_decode: int
     draws: tuple[int, ...] = ()
     rotations_prefill: tuple[int, ...] = ()
+    prompt_result: int = 0
+    isl_tokens: int = 0
+    hashes: tuple[BlockHashes, ...] = ()
 
 
 class Chosen(NamedTuple):
@@ -171,6 +214,8 @@ class Outcome(NamedTuple):
     rotation_prefill: of the chosen namespace where the question gave one for each.
     rows_digest: xxh3-128 over the packed rows of all candidates, prefill then decode,
     each in canonical order.
+    kv_result: KvResult, what the prefix term was worth.
+    overlap_blocks: predicted for the rank that prefills; block_size: at this size, 0 without a term.
     """
 
     namespace: str | None
@@ -179,6 +224,9 @@ class Outcome(NamedTuple):
     rotation_prefill: int
     rotation_decode: int
     rows_digest: bytes
+    kv_result: int = 0
+    overlap_blocks: int = 0
+    block_size: int = 0
 
 
 class PickMade(NamedTuple):

@@ -1,4 +1,4 @@
-"""Facts of load publishers.
+"""Facts of load and kv-event publishers.
 
 Continuity is judged on the wire by ingest and written here: `covers_from..sequence` of
 a sample runs over frames that were coalesced into it, refused though numbered, or
@@ -8,6 +8,7 @@ that it knows of this connection (decision 17).
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -69,6 +70,59 @@ class SampleReceived(NamedTuple):
     active_decode_blocks: int | None
     active_prefill_tokens: int | None
     kv_used_blocks: int | None
+    published_at_ms: int
+    raw_digest: int | None = None
+
+
+class KvOperation(IntEnum):
+    """What a kv-event says."""
+
+    STORED = 1
+    REMOVED = 2
+    CLEARED = 3
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class StorageTier(IntEnum):
+    """Where an engine keeps a block. Source: wire contract, storage tiers."""
+
+    DEVICE = 1
+    HOST_PINNED = 2
+    DISK = 3
+    EXTERNAL = 4
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+# worker id, dp rank, event id, KvOperation, StorageTier, 1 where a parent hash leads the columns, blocks
+KV_EVENT_HEAD = struct.Struct(">QIQBBBI")
+
+
+class KvBatchReceived(NamedTuple):
+    """The kv-events of one frame in their order, as packed columns (decision 11).
+
+    heads: one KV_EVENT_HEAD for each event.
+    hashes: big-endian u64, one event after the other. Stored: the parent's engine hash where
+    the head says so, then all tokens hashes, then all engine hashes of the chain. Removed:
+    engine hashes. Cleared: none.
+    covers_from..sequence: as for samples; a gap inside the events shows in their event ids.
+    raw_digest: xxh3-64 of the raw frame kept in the sidecar, None where none is kept.
+    """
+
+    namespace: str
+    publisher_id: int
+    connection: int
+    covers_from: int
+    sequence: int
+    heads: bytes
+    hashes: bytes
     published_at_ms: int
     raw_digest: int | None = None
 

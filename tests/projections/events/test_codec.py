@@ -3,7 +3,7 @@
 import contextlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 import pytest
@@ -22,15 +22,23 @@ from projections.events.codec import (
     owner_stamp,
     peek_kind,
 )
-from projections.events.control import ClockTicked, ConfigAdopted, PickSettings, Pinged, RecordCondemned
+from projections.events.control import (
+    ClockTicked,
+    ConfigAdopted,
+    KvPickSettings,
+    PickSettings,
+    Pinged,
+    RecordCondemned,
+)
 from projections.events.discovery import KeyPut
-from projections.events.kinds import FACT_KINDS, KIND_OF_FACT, Speaker
+from projections.events.kinds import FACT_KINDS, FIRST_FIELDS, KIND_OF_FACT, Speaker
 from projections.events.picks import Outcome, PhaseOutcome, PickMade, Question
 from projections.events.signals import SampleReceived
 from tests.fuzz.mutate import Target, first_failure
 from tests.projections.events.fact_values import facts
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records-1.json"
+GOLDEN_2 = GOLDEN.with_name("records-2.json")  # kinds and fields that came with prefix-aware picks
 WRITER = bytes(range(16))
 
 
@@ -188,13 +196,58 @@ def test_records_of_the_first_release_read_as_they_did(name: str) -> None:
     golden = json.loads(GOLDEN.read_text())[name]
     record = decode_record(golden["offset"], bytes.fromhex(golden["bytes"]))
     assert type(record.fact).__name__ == name
+    assert repr(tuple(map(as_it_was, record.fact))) == golden["fact"]
+    data = encode_record(record.time, record.writer, record.epoch, record.sequence, record.fact)
+    assert data.hex() == golden["bytes"], "nor be written differently"
+
+
+def as_it_was(value: Any) -> Any:
+    """A fact without the fields that the first release did not have; they must hold their defaults."""
+    if not hasattr(value, "_fields"):
+        return tuple(map(as_it_was, value)) if isinstance(value, tuple) else value
+    first = FIRST_FIELDS.get(type(value), len(value))
+    for name, later in zip(value._fields[first:], value[first:], strict=True):
+        assert later == value._field_defaults[name]
+    return Then(type(value).__name__, value._fields[:first], tuple(map(as_it_was, value[:first])))
+
+
+class Then(NamedTuple):
+    """Prints like the fact that it was."""
+
+    name: str
+    fields: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in zip(self.fields, self.values, strict=True))
+        return f"{self.name}({said})"
+
+
+@pytest.mark.req("EVS-21")
+@pytest.mark.parametrize("name", sorted(json.loads(GOLDEN_2.read_text())))
+def test_records_of_the_second_release_read_as_they_did(name: str) -> None:
+    """The same for what came later; "fact" is the whole fact as text."""
+    golden = json.loads(GOLDEN_2.read_text())[name]
+    record = decode_record(golden["offset"], bytes.fromhex(golden["bytes"]))
+    assert type(record.fact).__name__ == name
     assert repr(tuple(record.fact)) == golden["fact"]
     data = encode_record(record.time, record.writer, record.epoch, record.sequence, record.fact)
     assert data.hex() == golden["bytes"], "nor be written differently"
 
 
 def test_there_is_a_golden_record_of_every_kind() -> None:
-    assert set(json.loads(GOLDEN.read_text())) == {row.fact.__name__ for row in FACT_KINDS.values()}
+    known = {*json.loads(GOLDEN.read_text()), *json.loads(GOLDEN_2.read_text())}
+    assert known == {row.fact.__name__ for row in FACT_KINDS.values()}
+
+
+def test_later_fields_cost_no_byte_while_they_say_nothing() -> None:
+    plain = PickSettings("load_based", "file", ("a",), (), 5)
+    assert msgpack.unpackb(encode_value(plain)) == ["load_based", "file", ["a"], [], 5, True]
+    with_kv = plain._replace(kv=KvPickSettings(1.0, 1.0, 0.0))
+    assert len(msgpack.unpackb(encode_value(with_kv))) == len(PickSettings._fields)
+    fact = ConfigAdopted(1, "start", b"d", "{}", with_kv)
+    decoded: Any = decode_record(0, encode_record(1, WRITER, 1, 1, fact)).fact
+    assert decoded == fact and type(decoded.pick.kv) is KvPickSettings
 
 
 def test_settings_hold_their_inner_tuple() -> None:

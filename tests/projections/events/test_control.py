@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 
-from projections.events.control import ConfigAdopted, PickSettings
+from projections.events.control import ConditionalSettings, ConfigAdopted, KvPickSettings, PickSettings
 
 
 def test_pick_settings_have_no_room_for_secrets_or_addresses() -> None:
@@ -16,8 +16,13 @@ def test_pick_settings_have_no_room_for_secrets_or_addresses() -> None:
         "model_map",
         "max_staleness_us",
         "ledger",
+        "kv",
     )
-    assert typing.get_type_hints(PickSettings)["ledger"] is bool
+    hints = typing.get_type_hints(PickSettings)
+    assert hints["ledger"] is bool and hints["kv"] == KvPickSettings | None
+    inside = typing.get_type_hints(KvPickSettings)
+    assert {hint for name, hint in inside.items() if name != "conditional"} == {int, float}
+    assert set(typing.get_type_hints(ConditionalSettings).values()) == {str, int, float, float | None}
 
 
 def test_settings_are_enabled_unless_they_say_otherwise() -> None:
