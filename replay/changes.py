@@ -246,13 +246,18 @@ def _changed(before: dict[WorkerKey, Worker], after: dict[WorkerKey, Worker]) ->
     for key in sorted(before.keys() & after.keys()):
         was, now = before[key], after[key]
         fields = tuple(
-            (name, getattr(was, name), getattr(now, name))
+            (name, _field(was, name), _field(now, name))
             for name in ("model", *_WORKER_FIELDS)
-            if getattr(was, name) != getattr(now, name)
+            if _field(was, name) != _field(now, name)
         )
         if fields:
             found.append(WorkerChange(now, fields))
     return found
+
+
+def _field(worker: Worker, name: str) -> Any:
+    """A field as it is told: of files their checksums, no path, since paths name hosts."""
+    return worker.artifacts.summary() if name == "artifacts" else getattr(worker, name)
 
 
 def _loads(before: list[RankLoad], after: list[RankLoad]) -> list[tuple[RankLoad, RankLoad]]:

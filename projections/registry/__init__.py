@@ -2,6 +2,7 @@
 
 json_text.py  how is JSON of others read the same way everywhere?
 records.py    what does a value say? Tolerant readers of the four kinds of records
+artifacts.py  which files make prompts of a model, as its card names them?
 subset.py     what is kept of a value that is too large to keep?
 keyspace.py   which keys are held? Puts, deletes, passes, drops, ceilings
 claims.py     who else claims this identity? Keys by identity, conflicts reported once

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from projections.events.discovery import Keyspace
 from projections.identity import PublisherKey, WorkerKey
+from projections.registry.artifacts import NO_ARTIFACTS, CardArtifacts
 from projections.registry.claims import Claims, card_identity, instance_identity, publisher_identity
 from projections.registry.keyspace import HeldName, Keyspaces
 from projections.registry.records import (
@@ -42,6 +43,9 @@ class Worker(NamedTuple):
     disaggregated_endpoint: sorted pairs, or None.
     first_seen: log time since which a record claims this id without a break.
     last_updated: log time of the newest change of anything else here, or of the opaque card.
+    artifacts: the files that make its prompts; none where the card was cut for its size.
+    lora_name: of the card, None on a base model's.
+    kv_event_publishing_enabled: whether it says that it publishes block events, None unsaid.
     """
 
     key: WorkerKey
@@ -62,6 +66,9 @@ class Worker(NamedTuple):
     enable_eagle: bool
     first_seen: int
     last_updated: int
+    artifacts: CardArtifacts = NO_ARTIFACTS
+    lora_name: str | None = None
+    kv_event_publishing_enabled: bool | None = None
 
     def ranks(self) -> range:
         """Global data-parallel ranks of this worker."""
@@ -182,6 +189,9 @@ def _worker(key: WorkerKey, role: Role, endpoint: EndpointRecord, card: Card | N
         known.enable_eagle,
         0,
         0,
+        known.artifacts,
+        known.lora_name,
+        known.kv_event_publishing_enabled,
     )
 
 

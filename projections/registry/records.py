@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from projections.bounds import DP_SIZE_MAX, MODEL_NAME_CHARACTERS_MAX
 from projections.identity import DP_RANK_UNSET, U32_MAX, id_of_value
+from projections.registry.artifacts import NO_ARTIFACTS, CardArtifacts, artifacts_of
 from projections.registry.json_text import Unreadable, count_of, object_of, read_object, text_of
 
 GENERATE: Final = "generate"  # the one endpoint that makes a worker
@@ -64,6 +65,8 @@ class Card(NamedTuple):
     total_kv_blocks: of each rank. None: absent or 0.
     disaggregated_endpoint: sorted (name, text or number) pairs, None where it is no map.
     faults: names of fields that read as absent, or otherwise than written.
+    artifacts: the files that make prompts; never part of a cut card.
+    lora_name: of an adapter. kv_event_publishing_enabled: None where the card does not say.
     """
 
     model: str | None
@@ -80,6 +83,9 @@ class Card(NamedTuple):
     disaggregated_endpoint: tuple[tuple[str, str | int | None], ...] | None
     release: str | None
     faults: tuple[str, ...]
+    artifacts: CardArtifacts = NO_ARTIFACTS
+    lora_name: str | None = None
+    kv_event_publishing_enabled: bool | None = None
 
 
 class CardRecord(NamedTuple):
@@ -229,6 +235,9 @@ def _card(value: object) -> Card:
     if block_size is None and card.get("kv_cache_block_size") == 0:
         faults.append("kv_cache_block_size")
     start, size, declared = _ranks(runtime, faults)
+    artifacts = artifacts_of(card)
+    faults += artifacts.malformed
+    publishing = runtime.get("kv_event_publishing_enabled")
     return Card(
         model=_model(card, faults),
         worker_type=_worker_type(card, faults),
@@ -244,6 +253,9 @@ def _card(value: object) -> Card:
         disaggregated_endpoint=_disaggregated(runtime.get("disaggregated_endpoint")),
         release=_release(card, runtime),
         faults=tuple(sorted(set(faults))),
+        artifacts=artifacts,
+        lora_name=text_of(object_of(card.get("lora")).get("name"), MODEL_NAME_CHARACTERS_MAX) or None,
+        kv_event_publishing_enabled=publishing if isinstance(publishing, bool) else None,
     )
 
 

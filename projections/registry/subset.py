@@ -3,6 +3,7 @@
 Where an opaque value cannot be kept, for its size or for the sum of all, this is kept in
 its place: reading it gives the record again, field by field. It is small by construction,
 since every text in a record is bounded. A record that could not be read has no subset.
+Files of a card are left out: their paths name hosts, and no pick reads them.
 
 Sources: requirement rows MEM-02, RED-12.
 """
@@ -47,7 +48,8 @@ def _written(kind: str, fields: dict[str, Any]) -> bytes:
 
 def _card_fields(card: Card) -> dict[str, Any]:
     pairs = card.disaggregated_endpoint
-    return {
+    publishing = card.kv_event_publishing_enabled
+    fields: dict[str, Any] = {
         "display_name": card.model,
         "worker_type": card.worker_type.label if card.worker_type is not None else None,
         "kv_cache_block_size": card.block_size,
@@ -61,8 +63,12 @@ def _card_fields(card: Card) -> dict[str, Any]:
             "data_parallel_size": card.dp_size if card.dp_declared else None,
             "enable_eagle": card.enable_eagle,
             "disaggregated_endpoint": dict(pairs) if pairs is not None else None,
+            **({} if publishing is None else {"kv_event_publishing_enabled": publishing}),
         },
     }
+    if card.lora_name is not None:
+        fields["lora"] = {"name": card.lora_name}
+    return fields
 
 
 def _scope_fields(component: str, endpoint: str | None) -> dict[str, Any]:
