@@ -102,17 +102,15 @@ _KINDS: Final = {
 
 def artifacts_of(card: dict[str, Any]) -> CardArtifacts:
     """The files that a card's JSON object names."""
-    files: list[Artifact | None] = []
-    malformed: list[str] = []
-    for slot in SLOTS:
-        raw = card.get(slot)
-        file = _file_of(raw, _KINDS[slot])
-        if raw is not None and file is None:
-            malformed.append(slot)
-        files.append(file)
-    if not malformed and files == [None, None, None]:
+    tokenizer, formatter, template = (_file_of(card.get(slot), _KINDS[slot]) for slot in SLOTS)
+    malformed = tuple(
+        slot
+        for slot, file in zip(SLOTS, (tokenizer, formatter, template), strict=True)
+        if file is None and card.get(slot) is not None
+    )
+    if not malformed and tokenizer is formatter is template is None:
         return NO_ARTIFACTS
-    return CardArtifacts(*files, tuple(malformed))
+    return CardArtifacts(tokenizer, formatter, template, malformed)
 
 
 def is_checksum(text: str) -> bool:
