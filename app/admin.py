@@ -247,7 +247,7 @@ def judge(body: bytes, is_json: bool, live: Config, extras: frozenset[str]) -> J
         raise ConfigError([Finding((), "the configuration is nested too deeply")]) from None
     plan = plan_reload(live, config)
     return Judged(
-        config, adoptable_settings(config), plan.changed, plan.needs_process_restart, report.warnings
+        config, adoptable_settings(config, extras), plan.changed, plan.needs_process_restart, report.warnings
     )
 
 

@@ -15,9 +15,11 @@ from pydantic import SecretStr
 
 from app.config_dynamo import DynamoSettings
 from app.config_findings import ConfigError, Finding, KeyPath, value_at
+from app.config_kv import KvSettings
 from app.config_load import effective_settings, settings_digest
 from app.config_model import MASK, Config, leaf_keys, plain_settings
-from projections.events.control import PickSettings
+from app.config_rules_kv import inactive_kv
+from projections.events.control import ConditionalSettings, KvPickSettings, PickSettings
 
 LIST_NAMES = {
     ("backends",): "name",
@@ -40,12 +42,16 @@ class AdoptableSettings(NamedTuple):
     enabled: bool
 
 
-def adoptable_settings(config: Config) -> AdoptableSettings:
-    """What a process proposes to the owner of the log, or the owner adopts at its start."""
+def adoptable_settings(config: Config, extras: frozenset[str]) -> AdoptableSettings:
+    """What a process proposes to the owner of the log, or the owner adopts at its start.
+
+    extras: installed ones; without those that a feature needs its picks go without it (KVX-01).
+    """
     text = orjson.dumps(effective_settings(config), option=orjson.OPT_SORT_KEYS).decode()
-    return AdoptableSettings(
-        bytes.fromhex(settings_digest(config)), text, pick_settings(config), config.dynamo.enabled
-    )
+    pick = pick_settings(config)
+    if inactive_kv(config, extras) is not None:
+        pick = pick._replace(kv=None)
+    return AdoptableSettings(bytes.fromhex(settings_digest(config)), text, pick, config.dynamo.enabled)
 
 
 def pick_settings(config: Config) -> PickSettings:
@@ -57,7 +63,36 @@ def pick_settings(config: Config) -> PickSettings:
         namespaces=tuple(sorted(dynamo.discovery.namespaces)),
         model_map=tuple(sorted(dynamo.shim.model_map.items())),
         max_staleness_us=dynamo.load.max_staleness.us,
+        kv=kv_pick_settings(dynamo.kv) if dynamo.kv.enabled else None,
     )
+
+
+def kv_pick_settings(kv: KvSettings) -> KvPickSettings:
+    """What the prefix term of a pick weighs."""
+    conditional = kv.conditional_disaggregation
+    return KvPickSettings(
+        overlap_credit=float(kv.overlap_score_credit),
+        prefill_scale=float(kv.prefill_load_scale),
+        temperature=float(kv.router_temperature),
+        credit_decay=float(kv.overlap_score_credit_decay),
+        host_credit=float(kv.host_cache_hit_weight),
+        disk_credit=float(kv.disk_cache_hit_weight),
+        predicted_ttl_us=kv.predicted_ttl.us,
+        approximate_ttl_us=kv.approximate_ttl.us,
+        conditional=ConditionalSettings(
+            conditional.policy.value,
+            conditional.eff_isl_threshold,
+            float(conditional.eff_isl_ratio_threshold),
+            _float_or_none(conditional.prefill_busy_threshold),
+            _float_or_none(conditional.decode_busy_threshold),
+        )
+        if conditional.enabled
+        else None,
+    )
+
+
+def _float_or_none(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def restore_secrets(document: object, live: Config) -> object:

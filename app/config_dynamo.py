@@ -1,7 +1,7 @@
 """The `dynamo` section: where the fleet is found, how its load is heard, which frontends execute pins.
 
 Keys and defaults are those of the specification's Configuration chapters; `discovery.file` is ours
-(FILE-01). Sections of features that this release lacks (Kubernetes sources, `kv`, `event_bus`) are read
+(FILE-01). Sections of features that this release lacks (Kubernetes sources, `event_bus`) are read
 and checked all the same, so that a site's file parses; `config_rules` says that they are ignored.
 """
 
@@ -10,7 +10,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr
 
-from app.config_sections import Name, Section, Share, Text
+from app.config_kv import KvSettings
+from app.config_sections import Name, Section, Text
 from app.config_units import ByteSize, Duration, duration_within, size_within
 from projections.bounds import NAMESPACES_MAX
 
@@ -20,7 +21,6 @@ MODEL_MAP_MAX = 1024
 CIDRS_MAX = 64
 KUBERNETES_MODELS_MAX = 256
 KUBERNETES_SOURCES = frozenset({"kubernetes", "kubernetes_pods"})
-PINNED_ARTIFACTS_MAX = 1024
 BROKERS_MAX = 1024
 
 DEFAULT_NAMESPACE = "dynamo"
@@ -195,52 +195,6 @@ class ShimSettings(Section):
     )
 
 
-class DisaggregationPolicy(StrEnum):
-    ISL_BOUNDING = "isl_bounding"
-    PREFILL_LOAD = "prefill_load"
-    ISL_OR_LOAD = "isl_or_load"
-
-
-class ConditionalDisaggregationSettings(Section):
-    """When the decode worker prefills by itself; every direct frontend of 1.4 to 1.6 refuses it."""
-
-    enabled: bool = Field(default=False, description="Warns when true.")
-    policy: DisaggregationPolicy = Field(
-        default=DisaggregationPolicy.ISL_BOUNDING, description="isl_bounding, prefill_load or isl_or_load."
-    )
-    eff_isl_threshold: int = Field(default=2048, ge=0, description="Uncached prompt tokens. At least 0.")
-    eff_isl_ratio_threshold: Share = Field(default=0.7, description="Uncached share of the prompt. 0 to 1.")
-    prefill_busy_threshold: float | None = Field(
-        default=None, ge=0, description="Share of capacity. At least 0."
-    )
-    decode_busy_threshold: float | None = Field(
-        default=None, ge=0, description="Share of blocks. At least 0."
-    )
-
-
-class KvSettings(Section):
-    """Prefix-aware picks; not in this release."""
-
-    enabled: bool = Field(default=False, description="true asks for prefix-aware picks.")
-    allow_http_artifacts: bool = Field(default=True, description="Fetch from workers' own metadata URLs.")
-    allow_hf_artifacts: bool = Field(default=False, description="Fetch from Hugging Face.")
-    artifact_cache_dir: Text | None = Field(default=None, description="Directory of fetched artifacts.")
-    pinned_artifacts: tuple[Text, ...] = Field(
-        default=(), max_length=PINNED_ARTIFACTS_MAX, description="blake3: and 64 lower case hex digits each."
-    )
-    overlap_score_credit: float = Field(
-        default=1.0, ge=0, description="Blocks of credit a cached block. At least 0."
-    )
-    prefill_load_scale: float = Field(
-        default=1.0, ge=0, description="Weight of the prefill part. At least 0."
-    )
-    router_temperature: float = Field(default=0.0, ge=0, description="0 takes the lowest cost. At least 0.")
-    send_token_data: bool = Field(default=False, description="Attach rendered tokens as nvext.token_data.")
-    conditional_disaggregation: ConditionalDisaggregationSettings = Field(
-        default=ConditionalDisaggregationSettings(), description="Decode worker prefills by itself."
-    )
-
-
 class EventBusTlsSettings(Section):
     """Certificate of the listener."""
 
@@ -309,7 +263,7 @@ class DynamoSettings(Section):
     discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Where the fleet is found.")
     load: LoadSettings = Field(default=LoadSettings(), description="Load samples.")
     shim: ShimSettings = Field(default=ShimSettings(), description="Frontends that execute pins.")
-    kv: KvSettings = Field(default=KvSettings(), description="Prefix-aware picks; not in this release.")
+    kv: KvSettings = Field(default=KvSettings(), description="Prefix-aware picks.")
     event_bus: EventBusSettings = Field(
         default=EventBusSettings(), description="Agents; not in this release."
     )

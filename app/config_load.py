@@ -38,7 +38,11 @@ from app.config_yaml import FILE_BYTES_MAX, parse_scalar, parse_yaml
 
 ENVIRONMENT_PREFIX = "PICKLOG__"
 SEARCHED = ("./config.yaml", "/etc/picklog/config.yaml", "~/.config/picklog/config.yaml")
-EXTRA_MODULES = {"etcd": ("grpc", "google.protobuf"), "etcd3": ("etcd3",)}
+EXTRA_MODULES = {
+    "etcd": ("grpc", "google.protobuf"),
+    "etcd3": ("etcd3",),
+    "kv": ("jinja2", "minijinja", "tokenizers"),
+}
 """Optional extras of the distribution and the modules that show that they are installed."""
 
 RENAMED: dict[tuple[str, ...], tuple[str, ...]] = {

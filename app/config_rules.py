@@ -2,8 +2,8 @@
 
 `ERRORS` refuse the configuration, `WARNINGS` are said once at start and by the validator, `SUGGESTIONS`
 only by the validator. A rule is `rule(config) -> findings`; this module holds those of the gateway and of
-the installation, `config_rules_dynamo` those of the fleet, `config_rules_later` those of features still
-to come.
+the installation, `config_rules_dynamo` those of the fleet, `config_rules_kv` those of prefix-aware picks,
+`config_rules_later` those of features still to come.
 
 Sources: requirements CFG-01 to CFG-50; contract, section 6 (admin authentication beyond loopback, public API
 without keys); field report B-143: what would fail every request is refused here, with its key named.
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import orjson
 
 from app import config_rules_dynamo as fleet
+from app import config_rules_kv as kv
 from app import config_rules_later as later
 from app.config_addresses import AddressFault, read_backend_url, read_bind
 from app.config_dynamo import DiscoverySource
@@ -38,7 +39,7 @@ def check_config(config: Config, extras: frozenset[str]) -> Report:
     warnings = [found for rule in WARNINGS for found in rule(config)]
     return Report(
         errors=tuple(found for rule in ERRORS for found in rule(config)),
-        warnings=(*warnings, *_extra_is_missing(config, extras)),
+        warnings=(*warnings, *_extra_is_missing(config, extras), *kv.kv_extra_is_missing(config, extras)),
         suggestions=tuple(found for rule in SUGGESTIONS for found in rule(config)),
     )
 
@@ -214,7 +215,8 @@ ERRORS: tuple[Rule, ...] = (
     fleet.cidrs_are_networks,
     later.kubernetes_names,
     later.kubernetes_models,
-    later.artifacts_are_checksums,
+    kv.artifacts_are_checksums,
+    kv.engine_sources_are_addresses,
     later.bus_listens_apart,
     later.bus_buffers_hold_streams,
     later.bus_clients_are_named,
@@ -231,7 +233,8 @@ WARNINGS: tuple[Rule, ...] = (
     fleet.empty_allow_list,
     fleet.external_endpoints,
     later.kubernetes_advice,
-    later.bypass_is_refused_by_frontends,
+    kv.bypass_is_refused_by_frontends,
+    kv.nothing_is_pinned,
     later.bus_namespaces_are_open,
     later.bus_sources_and_grants,
     later.not_in_this_release,

@@ -1,4 +1,4 @@
-"""Rules of sections whose feature this release lacks: Kubernetes, `kv`, `event_bus` (CFG-32 to CFG-48).
+"""Rules of sections whose feature this release lacks: Kubernetes, `event_bus` (CFG-32 to CFG-48).
 
 The sections are checked so that a file that parses here will parse in the release that has the feature, and
 each one in use is told of in one warning, so that nothing is silently accepted.
@@ -28,7 +28,6 @@ STREAM_BUFFER_BYTES_MIN = 64 * 1024
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_ARTIFACT = re.compile(r"blake3:[0-9a-f]{64}")
 _TOKEN_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -89,13 +88,6 @@ def kubernetes_models(config: Config) -> Iterator[Finding]:
             yield Finding(keys, "is required with several Dynamo namespaces", "name one of them")
         elif entry.dynamo_namespace is not None and entry.dynamo_namespace not in discovery.namespaces:
             yield Finding(keys, "is not a configured Dynamo namespace", "name one of them")
-
-
-def artifacts_are_checksums(config: Config) -> Iterator[Finding]:
-    for index, text in enumerate(config.dynamo.kv.pinned_artifacts):
-        if not _ARTIFACT.fullmatch(text):
-            keys = ("dynamo", "kv", "pinned_artifacts", index)
-            yield Finding(keys, "is not blake3: and 64 lower case hex digits", "copy it from `b3sum`")
 
 
 def bus_listens_apart(config: Config) -> Iterator[Finding]:
@@ -196,14 +188,6 @@ def kubernetes_advice(config: Config) -> Iterator[Finding]:
         yield Finding(keys, "Pods carry no load and no capacity signals: picks rotate", "prefer `kubernetes`")
 
 
-def bypass_is_refused_by_frontends(config: Config) -> Iterator[Finding]:
-    if config.dynamo.kv.conditional_disaggregation.enabled:
-        keys = ("dynamo", "kv", "conditional_disaggregation", "enabled")
-        yield Finding(
-            keys, "every direct-mode frontend of Dynamo 1.4 to 1.6 refuses a bypass", "leave it off"
-        )
-
-
 def not_in_this_release(config: Config) -> Iterator[Finding]:
     """One warning for each feature that the file asks for and this release lacks."""
     dynamo = config.dynamo
@@ -214,7 +198,6 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
             "use etcd or file",
         ),
         (("dynamo", "load", "transport"), dynamo.load.transport is LoadTransport.BROKER, "use direct"),
-        (("dynamo", "kv"), dynamo.kv.enabled, "picks are by load"),
         (("dynamo", "event_bus"), dynamo.event_bus.enabled, "no listener is started"),
         (
             ("log", "kafka"),

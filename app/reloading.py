@@ -135,7 +135,7 @@ class Reloading:
         self._tell(fact.digest, fact.version)
 
     def _adopt(self, proposed_by: str, config: Config) -> None:
-        adoptable = adoptable_settings(config)
+        adoptable = adoptable_settings(config, self._extras)
         version = self._process.owner.adopt(
             proposed_by, adoptable.digest, adoptable.settings, adoptable.pick, adoptable.enabled
         )

@@ -26,7 +26,7 @@ from app.reloading import NotAdopted
 from ingest.log.segment_reader import SegmentReader
 from projections.fold import Fold
 
-EVERY_EXTRA = frozenset(("etcd", "etcd3"))  # whichever source production reads, none is read here
+EVERY_EXTRA = frozenset(("etcd", "etcd3", "kv"))  # whichever source production reads, none is read here
 
 
 class StagingAdmin:

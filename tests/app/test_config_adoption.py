@@ -57,7 +57,7 @@ def test_pick_settings_are_sorted_plain_and_in_microseconds(live: Config) -> Non
 
 @pytest.mark.req("CFG-18", "CFG-19", "REL-13")
 def test_what_enters_the_log_holds_no_secret(live: Config) -> None:
-    adopted = adoptable_settings(live)
+    adopted = adoptable_settings(live, frozenset())
     assert len(adopted.digest) == 16 and adopted.enabled is True
     assert adopted.pick == pick_settings(live)
     assert not any(secret in adopted.settings + repr(adopted) for secret in SECRETS)

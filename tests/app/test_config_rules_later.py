@@ -99,27 +99,6 @@ def test_kubernetes_sources_come_with_their_advice() -> None:
     assert any("no load and no capacity signals" in line for line in warnings(kubernetes()))
 
 
-@pytest.mark.req("CFG-39")
-@pytest.mark.parametrize("text", ["blake3:" + "0" * 63, "blake3:" + "A" * 64, "0" * 64, "sha256:" + "0" * 64])
-def test_pinned_artifact_is_a_checksum(text: str) -> None:
-    assert errors({"dynamo": {"kv": {"pinned_artifacts": [text]}}})
-    assert not errors({"dynamo": {"kv": {"pinned_artifacts": ["blake3:" + "0a" * 32]}}})
-
-
-@pytest.mark.req("CFG-39", "CFG-40")
-def test_kv_defaults_are_those_of_the_specification() -> None:
-    kv = Config.model_validate({"dynamo": {"kv": {"enabled": True}}}).dynamo.kv
-    assert (kv.allow_http_artifacts, kv.allow_hf_artifacts, kv.pinned_artifacts) == (True, False, ())
-    assert (kv.overlap_score_credit, kv.prefill_load_scale, kv.router_temperature) == (1.0, 1.0, 0.0)
-    assert (kv.send_token_data, kv.conditional_disaggregation.enabled) == (False, False)
-
-
-@pytest.mark.req("CFG-41")
-def test_conditional_disaggregation_is_a_warning() -> None:
-    found = warnings({"dynamo": {"kv": {"conditional_disaggregation": {"enabled": True}}}})
-    assert any("refuses a bypass" in line for line in found)
-
-
 def bus(**section: object) -> dict[str, Any]:
     return {"dynamo": {"event_bus": {"enabled": True, **section}}}
 
@@ -195,26 +174,11 @@ def test_source_without_grant_and_grant_without_source_are_warnings() -> None:
     assert any("no bus source consumes 'g'" in line for line in found)
 
 
-@pytest.mark.req("CFG-50")
-@pytest.mark.parametrize("key", ["overlap_score_credit", "prefill_load_scale", "router_temperature"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, -0.001])
-def test_kv_numbers_are_finite_and_not_negative(key: str, value: float) -> None:
-    assert errors({"dynamo": {"kv": {key: value}}})[0].startswith(f"dynamo.kv.{key}: ")
-    assert not errors({"dynamo": {"kv": {key: 0.5}}})
-
-
-@pytest.mark.req("CFG-50")
-@pytest.mark.parametrize("key", ["prefill_busy_threshold", "decode_busy_threshold", "eff_isl_threshold"])
-def test_thresholds_are_not_negative(key: str) -> None:
-    assert errors({"dynamo": {"kv": {"conditional_disaggregation": {key: -1}}}})
-
-
 @pytest.mark.parametrize(
     ("data", "key"),
     [
         (kubernetes("kubernetes", model=None), "dynamo.discovery.source"),
         ({"dynamo": {"load": {"transport": "broker"}}}, "dynamo.load.transport"),
-        ({"dynamo": {"kv": {"enabled": True}}}, "dynamo.kv"),
         (bus(), "dynamo.event_bus"),
         ({"log": {"kafka": {"bootstrap_servers": ["k:9092"]}}}, "log.kafka"),
         ({"global_prompts": {"default": "be brief"}}, "global_prompts"),

@@ -216,7 +216,7 @@ async def test_who_proposes_is_told_when_no_owner_adopts(tmp_path: Path) -> None
     loop = asyncio.get_running_loop()
     began = loop.time()
     with pytest.raises(NotAdopted, match="10 s"):
-        await reloading.propose(adoptable_settings(configuration.config), configuration.config)
+        await reloading.propose(adoptable_settings(configuration.config, frozenset()), configuration.config)
     assert loop.time() - began == pytest.approx(ADOPT_S_MAX)
     assert len(parts.proposed) == 1
 
@@ -231,7 +231,7 @@ async def test_a_proposal_that_is_not_known_here_is_passed_by(tmp_path: Path) ->
 async def test_proposals_that_wait_are_bounded(tmp_path: Path) -> None:
     configuration = loaded(tmp_path)
     reloading = Reloading(configuration, Parts())
-    adoptable = adoptable_settings(configuration.config)
+    adoptable = adoptable_settings(configuration.config, frozenset())
     some = [adoptable._replace(digest=n.to_bytes(16, "big")) for n in range(WAITING_MAX * 2)]
     proposals = [reloading.propose(one, configuration.config) for one in some]
     results = await asyncio.gather(*proposals, return_exceptions=True)
