@@ -58,6 +58,17 @@ WRITERS_MAX: Final = 65_536  # remembered writers, oldest last record out
 REPLICAS_MAX: Final = 4_096
 SETTINGS_KEPT_MAX: Final = 1_024  # adopted settings versions that a pick may still name
 
+# Files of a model's tokenizer and template (specification, "Artifacts"; ART-06, ART-13)
+ARTIFACT_BYTES_MAX: Final = 64 * MIB  # one file, as declared and as read
+ARTIFACT_SETS_MAX: Final = 16  # loaded models' files in memory, least lately used out
+ARTIFACT_SETS_BYTES_MAX: Final = 256 * MIB  # all of them together
+ARTIFACT_LOADS_MAX: Final = 2  # at one time
+ARTIFACT_RETRY_US: Final = 300 * SECOND_US  # after a load that failed
+ARTIFACT_CACHE_BYTES_MAX: Final = 1 * GIB  # fetched files on disk, least lately used out
+ARTIFACT_SOURCES_MAX: Final = 8  # places that are tried for one file, of those that workers name
+ARTIFACT_REDIRECTS_MAX: Final = 3
+ARTIFACT_MODELS_SAID_MAX: Final = 4_096  # models whose missing pins are remembered as said
+
 # Requests
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 MODEL_NAME_CHARACTERS_MAX: Final = 512
@@ -69,3 +80,4 @@ assert CARD_RETAINED_BYTES_MAX < RECORD_BYTES_MAX, "a KeyPut with its card must 
 assert SAMPLE_PAYLOAD_BYTES_MAX < SAMPLE_FRAME_BYTES_MAX <= KV_FRAME_BYTES_MAX
 assert RECORD_BYTES_MAX < COMMIT_BATCH_BYTES_MAX
 assert STALL_AGE_US < DISPATCH_AGE_US_MAX
+assert 3 * ARTIFACT_BYTES_MAX <= ARTIFACT_SETS_BYTES_MAX, "three slots of one model must fit"
