@@ -7,10 +7,10 @@ import gzip
 import ssl
 from pathlib import Path
 
+import aiohttp
 import pytest
 from yarl import URL
 
-import router.prompt.artifact_fetch as artifact_fetch
 from projections.bounds import ARTIFACT_REDIRECTS_MAX
 from router.prompt.artifact_cache import ArtifactUnusable
 from router.prompt.artifact_fetch import FetchLimits, fetch
@@ -253,5 +253,5 @@ async def test_names_that_resolve_to_the_local_link_are_never_dialled(
             {"hostname": host, "host": "169.254.169.254", "port": 80, "family": 2, "proto": 6, "flags": 0},
         ]
 
-    monkeypatch.setattr(artifact_fetch.aiohttp.ThreadedResolver, "resolve", resolved)
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", resolved)
     assert (await refusal("http://metadata.example/t"))[0] is ArtifactResult.FETCH_FAILED
