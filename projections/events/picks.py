@@ -157,6 +157,9 @@ class Question(NamedTuple):
     rotations_prefill: the same per namespace, in the order of `namespaces`; () where one
     rotation serves all of them. Two pools that take turns on one rotation would each see
     only every other value of it, and half of their workers would never be chosen.
+    prompt_result: KvResult, READY where hashes are at hand. isl_tokens: of the rendered prompt.
+    hashes: by block size. rotations_decode: as rotations_prefill, for prefix-aware picks, which
+    choose a pair's prefill rank first, by rotation_prefill, and decode inside its namespace.
     """
 
     request_id: str
@@ -175,6 +178,7 @@ class Question(NamedTuple):
     prompt_result: int = 0
     isl_tokens: int = 0
     hashes: tuple[BlockHashes, ...] = ()
+    rotations_decode: tuple[int, ...] = ()
 
 
 class Chosen(NamedTuple):

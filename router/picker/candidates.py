@@ -42,10 +42,21 @@ def pools_of(fleet: Fleet, question: Question, settings: PickSettings) -> Pools:
     key = question.served_model, question.namespaces, settings.namespaces
     found: Pools | None = fleet.derived.get(key)
     if found is None:
-        if len(fleet.derived) >= POOLS_REMEMBERED:
-            fleet.derived.clear()
-        found = fleet.derived[key] = _pools(fleet, *key)
+        found = _pools(fleet, *key)
+        remember(fleet, key, found)
     return found
+
+
+def remember(fleet: Fleet, key: tuple[object, ...], value: object) -> None:
+    """Keep what was worked out of a fleet, under a key of its own, while there is room."""
+    if len(fleet.derived) >= POOLS_REMEMBERED:
+        fleet.derived.clear()
+    fleet.derived[key] = value
+
+
+def pair_pools(pools: tuple[Pool, ...]) -> tuple[Pool, ...]:
+    """Those of `pools` that hold prefill and decode workers, so that pairs are sent there."""
+    return tuple(pool for pool in pools if partners(pool, pool.decode[0]))
 
 
 def _pools(fleet: Fleet, model: str, namespaces: tuple[str, ...], configured: tuple[str, ...]) -> Pools:

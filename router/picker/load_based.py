@@ -36,6 +36,7 @@ _new: Any = tuple.__new__
 _FRESH, _QUIET, _STALLED, _EXCLUDED = Verdict.FRESH, Verdict.QUIET, Verdict.STALLED, Verdict.EXCLUDED
 _NONE, _SUSPECT = ExcludedReason.NONE, ExcludedReason.SUSPECT
 _ZERO = (0, 0)
+_NO_PREFIX = (0, 0, 0, 0, None)  # the last fields of a row: no prefix term
 
 
 def decide(
@@ -52,7 +53,9 @@ def decide(
             unchosen(PickReason.NO_CANDIDATE, question.rotation_prefill),
             unchosen(PickReason.NO_CANDIDATE, question.rotation_decode),
         )
-    decode = _phase(view, Phase.DECODE, competing, question, settings, question.rotation_decode, compare)
+    decode = decide_phase(
+        view, Phase.DECODE, competing, question, settings, question.rotation_decode, compare
+    )
     assert decode.winner is not None  # there are candidates, so one of them wins
     winner = decode.workers[decode.winner]
     pool = next(pool for pool in pools if pool.namespace == winner.key.namespace)
@@ -60,7 +63,7 @@ def decide(
     paired = partners(pool, winner)
     if not paired:
         return Decision(unchosen(PickReason.NO_PREFILL_POOL, rotation), decode)
-    return Decision(_phase(view, Phase.PREFILL, paired, question, settings, rotation, compare), decode)
+    return Decision(decide_phase(view, Phase.PREFILL, paired, question, settings, rotation, compare), decode)
 
 
 def rotation_prefill(question: Question, namespace: str) -> int:
@@ -71,7 +74,7 @@ def rotation_prefill(question: Question, namespace: str) -> int:
     return question.rotation_prefill
 
 
-def _phase(
+def decide_phase(
     view: View,
     phase: Phase,
     workers: Iterable[Worker],
@@ -80,7 +83,7 @@ def _phase(
     rotation: int,
     compare: bool,
 ) -> PhaseDecision:
-    """Rows of all ranks of `workers`, which is not empty, and who wins."""
+    """Rows of all ranks of `workers`, which is not empty, and who wins. compare: as in `decide`."""
     readings = view.read(workers, question.asked_at, settings.ledger)
     suspects = [reading for reading in readings if reading[1]]
     left_out = 0 < len(suspects) < len(readings)
@@ -150,8 +153,8 @@ def _rows(
                 verdict, why = _EXCLUDED, _SUSPECT
             elif stalled:
                 verdict = _STALLED
-            row = (namespace, instance, dp_rank, cost, waiting, in_use, tokens, blocks, age, verdict, why, 0)
-            rows.append(_new(CandidateRow, row))
+            row = (namespace, instance, dp_rank, cost, waiting, in_use, tokens, blocks, age, verdict, why)
+            rows.append(_new(CandidateRow, row + _NO_PREFIX))
             owners.append(worker)
     return rows, owners, any_fresh
 

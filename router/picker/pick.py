@@ -15,15 +15,19 @@ from projections.bounds import PICK_ROWS_MAX
 from projections.events.control import PickSettings
 from projections.events.picks import Chosen, Outcome, Phase, PhaseOutcome, Question
 from projections.view import View
-from router.picker import load_based, round_robin
+from router.picker import kv_aware, round_robin
 from router.picker.decision import Decision, PhaseDecision
 from router.picker.load_based import blocks_of
+from router.picker.rank_table import costs_of, packed
 from router.picker.rows import CandidateRow, pack_rows
 
 Rule = Callable[[View, Question, PickSettings, tuple[int, ...]], Decision]
 
-PICKERS: dict[str, Rule] = {"load_based": load_based.decide, "round_robin": round_robin.decide}
-"""Picking rules by the name that `PickSettings.picker` gives."""
+PICKERS: dict[str, Rule] = {"load_based": kv_aware.decide, "round_robin": round_robin.decide}
+"""Picking rules by the name that `PickSettings.picker` gives.
+
+load_based takes in the prefix term where the settings ask for it.
+"""
 
 DEFAULT_PICKER = "load_based"
 
@@ -37,18 +41,22 @@ def pick(view: View, question: Question, settings: PickSettings, flags: tuple[in
 
     flags: numbered behaviours of the replica that asked, from its ReplicaStarted.
     """
-    prefill, decode = _decide(view, question, settings, flags)
-    winner = decode.rows[decode.winner] if decode.winner is not None else None
-    digest = xxhash.xxh3_128(pack_rows(prefill.rows))
-    digest.update(pack_rows(decode.rows))
+    decision = _decide(view, question, settings, flags)
+    prefill, decode = decision.prefill, decision.decode
+    winner = decode.workers[decode.winner] if decode.winner is not None else None
+    digest = xxhash.xxh3_128(packed(prefill.rows))
+    digest.update(packed(decode.rows))
     tokens = question.estimated_tokens
     return Outcome(
-        namespace=winner.namespace if winner is not None else None,
-        prefill=_outcome(prefill, _charged(prefill, tokens, tokens)),
-        decode=_outcome(decode, _charged(decode, 0 if prefill.winner is not None else tokens, tokens)),
+        namespace=winner.key.namespace if winner is not None else None,
+        prefill=_outcome(prefill, _charged(prefill, tokens)),
+        decode=_outcome(decode, _charged(decode, tokens, is_pair=prefill.winner is not None)),
         rotation_prefill=prefill.rotation,
         rotation_decode=decode.rotation,
         rows_digest=digest.digest(),
+        kv_result=int(decision.kv_result),
+        overlap_blocks=decision.overlap_blocks,
+        block_size=decision.block_size,
     )
 
 
@@ -77,21 +85,25 @@ def _outcome(decision: PhaseDecision, chosen: Chosen | None) -> PhaseOutcome:
     return PhaseOutcome(int(decision.reason), chosen, len(decision.rows), margin, pack_rows(best))
 
 
-def _charged(decision: PhaseDecision, charge_tokens: int, prompt_tokens: int) -> Chosen | None:
-    """The chosen rank with what it is charged: a rank without a prefill partner gets both."""
+def _charged(decision: PhaseDecision, estimated_tokens: int, is_pair: bool = False) -> Chosen | None:
+    """The chosen rank with what it is charged: tokens unless its partner in a pair gets them, and blocks.
+
+    A phase charges the tokens that it was scored with: counted ones, or those estimated.
+    """
     if decision.winner is None:
         return None
     row, worker = decision.rows[decision.winner], decision.workers[decision.winner]
-    blocks = blocks_of(prompt_tokens, worker.block_size)
-    return Chosen(row.instance_id, row.dp_rank, worker.dp_declared, charge_tokens, blocks)
+    tokens = estimated_tokens if decision.prompt_tokens is None else decision.prompt_tokens
+    blocks = blocks_of(tokens, worker.block_size)
+    return Chosen(row.instance_id, row.dp_rank, worker.dp_declared, 0 if is_pair else tokens, blocks)
 
 
 def _ranked(decision: PhaseDecision, limit: int | None = None) -> list[CandidateRow]:
     """Winner, then by cost, then those without one; equals in canonical order, left-out last."""
     rows, winner = decision.rows, decision.winner
     if winner is None:
-        return rows[:limit]
-    costs = [row[3] for row in rows]
+        return [*rows[:limit]]
+    costs = costs_of(rows)
     defined = [place for place, cost in enumerate(costs) if cost is not None and place != winner]
     defined.sort(key=costs.__getitem__)  # type: ignore[arg-type]  # stable: equals stay in order
     order = [winner, *defined]

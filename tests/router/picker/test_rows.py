@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import pytest
 from hypothesis import given
@@ -27,11 +28,23 @@ ROW = st.builds(
     st.sampled_from(Verdict),
     st.sampled_from(ExcludedReason),
     NUMBER,
+    host_blocks=st.just(0),
+    disk_blocks=st.just(0),
+    predicted_blocks=st.just(0),
+    credit=st.none(),
+)
+WITH_PREFIX = st.builds(
+    lambda row, *prefix: CandidateRow(*row[:12], *prefix),
+    ROW,
+    NUMBER,
+    NUMBER,
+    NUMBER,
+    st.floats(allow_nan=False),
 )
 PLAIN = CandidateRow("dynamo", 7, 1, 0.25, None, 3, 0, 10, None, Verdict.QUIET, ExcludedReason.NONE)
 
 
-@given(st.lists(ROW, max_size=12))
+@given(st.lists(ROW, max_size=12) | st.lists(WITH_PREFIX, max_size=12))
 def test_rows_come_back_as_they_were(rows: list[CandidateRow]) -> None:
     back = unpack_rows(pack_rows(rows))
     assert back == rows
@@ -80,5 +93,18 @@ def test_any_other_bytes_are_refused_with_a_value_error_or_read(data: bytes) -> 
 
 
 def test_other_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match="layout 2"):
+    with pytest.raises(ValueError, match="layout 3"):
+        unpack_rows(b"\x03" + pack_rows([PLAIN])[1:])
+
+
+def test_table_with_the_prefix_term_has_a_layout_of_its_own() -> None:
+    row = PLAIN._replace(overlap_blocks=9, host_blocks=3, disk_blocks=2, predicted_blocks=1, credit=0.25)
+    plain, packed = pack_rows([PLAIN._replace(overlap_blocks=9)]), pack_rows([row])
+    assert packed[:1] == b"\x02"
+    assert packed[1 : len(plain)] == plain[1:]
+    assert packed[len(plain) :] == struct.pack("<QQQd", 3, 2, 1, 0.25)
+
+
+def test_table_of_one_layout_is_not_read_as_the_other() -> None:
+    with pytest.raises(ValueError):
         unpack_rows(b"\x02" + pack_rows([PLAIN])[1:])

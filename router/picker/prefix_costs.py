@@ -1,0 +1,284 @@
+"""Costs of ranks by what they hold of the prompt and what they have to do, in blocks.
+
+    overlap      whole blocks of the prompt, from the root, that the rank holds or is predicted to
+    raw blocks   (active prefill tokens + unanswered tokens + isl) / block size
+    credit       overlap credit * decay * overlap + host credit * host + disk credit * disk
+    adjusted     max(0, raw blocks - credit)
+    decode cost  active decode blocks + unanswered blocks + max(0, ceil(isl / block size) - overlap)
+    cost         prefill scale * adjusted + decode cost
+    decay        1 / (1 + k * (backlog tokens - those of the least loaded candidate) / isl)
+
+Block sizes are each worker's own. Host and disk count blocks that go on, without a hole,
+where the faster tiers end. The decode rank of a pair that may prefill by itself costs
+max(0, decode cost - credit), without decay; its overlap counts twice, as in Dynamo (Q12).
+
+Ranks with a fresh sample that speaks of the phase compete with the quiet ones; others sit
+out. Where no rank has such a sample, all compete on raw blocks - credit (the decode leg on
+its own cost), and unanswered dispatches are the only backlog; stalled ranks sit out then
+where somebody was heard of: else nobody could have answered. Suspect workers are left out
+unless all are.
+
+Costs are + - * / of doubles and integers in the order written, so they are the same
+everywhere. Ranks are judged a column at a time, which costs a sixth of judging them one by
+one. Source: specification, "The formula"; KVP-01..08, KVP-15, CDG-01, DYN-01, 02, 05.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from projections.events.control import KvPickSettings, PickSettings
+from projections.events.picks import ExcludedReason, PickReason, Question, Verdict
+from projections.load.store import HeldSample
+from projections.registry.fleet import Worker
+from projections.view import View, WorkerReading
+from router.picker.decision import PhaseDecision
+from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of
+from router.picker.rotation import after, whose_turn
+from router.picker.softmax import softmax_index
+
+if TYPE_CHECKING:
+    from projections.view import RankPrefix
+
+_NEVER = -(1 << 62)
+_NO_SAMPLE = HeldSample(0, 0, _NEVER, None, None, None)
+_STALE, _UNKNOWN, _EXCLUDED, _STALLED, _NO_SIZE = 1, 2, 4, 8, FLAW_NO_SIZE  # why a rank may sit out
+
+
+class Leg(Enum):
+    """What a phase is scored for."""
+
+    PREFILL = 1  # the prefill rank of a pair
+    AGGREGATED = 2  # a rank that does both
+    DECODE = 3  # the decode rank of a pair, which may yet prefill by itself
+
+
+class Asked(NamedTuple):
+    """What every leg of one pick is scored with."""
+
+    view: View
+    question: Question
+    settings: PickSettings
+    kv: KvPickSettings
+    prefixes: Mapping[tuple[str, int, int], RankPrefix]
+
+
+class Loads(NamedTuple):
+    """What the ranks of a table have to do, in their order.
+
+    waiting, in_use: prefill tokens and decode blocks of fresh samples, 0 where none is known.
+    sits_out: why a rank may not compete, a bit for each cause.
+    """
+
+    waiting: Sequence[int]
+    in_use: Sequence[int]
+    sits_out: bytearray
+
+
+def score(
+    asked: Asked, leg: Leg, workers: tuple[Worker, ...], part: tuple[str, ...], rotation: int
+) -> PhaseDecision:
+    """The table of `workers`, which are not empty, and who wins.
+
+    part: what names these workers beside leg, model and namespaces. rotation: of the phase.
+    """
+    question, settings, kv = asked.question, asked.settings, asked.kv
+    key = (leg, part, question.served_model, question.namespaces, settings.namespaces)
+    table = RankTable(roster_of(asked.view.fleet, workers, key))
+    loads = _read(asked, leg, workers, table)
+    sits_out = loads.sits_out
+    is_comparable = not all(why & (_STALE | _UNKNOWN | _EXCLUDED) for why in sits_out)
+    if is_comparable:
+        barred = _UNKNOWN | _EXCLUDED | _STALLED | _NO_SIZE
+    else:
+        is_heard = not all(why & (_STALE | _EXCLUDED) for why in sits_out)
+        barred = _EXCLUDED | _NO_SIZE | (_STALLED if is_heard else 0)
+        nothing = [0] * len(table)
+        loads = Loads(nothing, nothing, sits_out)
+    competing = [place for place, why in enumerate(sits_out) if not why & barred]
+    table.costs = _costs(asked, leg, table, loads, competing, is_comparable)
+    draw = question.draws[0 if leg is Leg.PREFILL else 1 :][:1]
+    if not competing:
+        left = [place for place, why in enumerate(sits_out) if not why & _EXCLUDED]
+        reason, winner = PickReason.ROUND_ROBIN_STALE, whose_turn(rotation, len(table), left)
+    else:
+        reason, winner = _choose(table, competing, kv.temperature, draw, rotation, is_comparable)
+    return PhaseDecision(reason, table, table.roster.owners, winner, after(winner), question.isl_tokens)
+
+
+def _choose(
+    table: RankTable,
+    competing: list[int],
+    temperature: float,
+    draw: tuple[int, ...],
+    rotation: int,
+    is_comparable: bool,
+) -> tuple[PickReason, int]:
+    """Reason and place of the winner. A tie that no known backlog could have parted is told as such."""
+    costs: list[Any] = [table.costs[place] for place in competing]
+    lowest = min(costs)
+    equals = [place for place, cost in zip(competing, costs, strict=True) if cost == lowest]
+    if temperature > 0.0 and draw:
+        winner = competing[softmax_index(costs, temperature, draw[0])]
+        is_tie = 1 < len(equals) == len(competing)
+    else:
+        winner = whose_turn(rotation, len(table), equals)
+        is_tie = len(equals) > 1
+    reason = PickReason.ROUND_ROBIN_STALE if is_tie and not is_comparable else PickReason.KV_AWARE
+    return reason, winner
+
+
+# What they have to do ---------------------------------------------------------------------
+
+
+def _read(asked: Asked, leg: Leg, workers: tuple[Worker, ...], table: RankTable) -> Loads:
+    """Read samples, dispatches and suspicions into the table's columns."""
+    at, roster = asked.question.asked_at, table.roster
+    readings = asked.view.read(workers, at, asked.settings.ledger)
+    held = [
+        reading[3].get(dp_rank, _NO_SAMPLE)
+        for reading, ranks in zip(readings, roster.ranges, strict=True)
+        for dp_rank in ranks
+    ]
+    _, _, received, active, waiting, used = zip(*held, strict=True)
+    in_use = (
+        active if None not in active else [u if a is None else a for a, u in zip(active, used, strict=True)]
+    )
+    table.active_prefill, table.active_decode = waiting, in_use
+    sits_out = bytearray(roster.flaws)
+    oldest = at - asked.settings.max_staleness_us
+    is_all_fresh = min(received) >= oldest
+    field = waiting if leg is Leg.PREFILL else in_use
+    if not is_all_fresh or None in field:
+        _judge(table, received, field, oldest, sits_out)
+    ages = [at - time if time < at else 0 for time in received]
+    table.ages = (
+        ages
+        if is_all_fresh
+        else [None if time == _NEVER else age for time, age in zip(received, ages, strict=True)]
+    )
+    _add_dispatches(readings, table, sits_out)
+    if is_all_fresh and None not in waiting and None not in in_use:
+        return Loads(waiting, in_use, sits_out)
+    fresh = [time >= oldest for time in received]
+    return Loads(_known(waiting, fresh), _known(in_use, fresh), sits_out)
+
+
+def _known(values: Sequence[int | None], fresh: list[bool]) -> list[int]:
+    return [value or 0 if is_fresh else 0 for value, is_fresh in zip(values, fresh, strict=True)]
+
+
+def _judge(
+    table: RankTable,
+    received: Sequence[int],
+    field: Sequence[int | None],
+    oldest: int,
+    sits_out: bytearray,
+) -> None:
+    """Verdicts of ranks without a fresh sample, and whose backlog is not known."""
+    verdicts = table.verdicts
+    for place, (time, value) in enumerate(zip(received, field, strict=True)):
+        if time >= oldest:
+            if value is None:
+                sits_out[place] |= _UNKNOWN
+        elif value == 0 or time == _NEVER:
+            verdicts[place] = Verdict.QUIET
+            sits_out[place] |= _STALE
+        else:
+            verdicts[place] = Verdict.SILENT
+            sits_out[place] |= _STALE | _UNKNOWN
+
+
+def _add_dispatches(readings: list[WorkerReading], table: RankTable, sits_out: bytearray) -> None:
+    """Unanswered dispatches, and the stalls and suspicions that they raise."""
+    suspects = [reading[1] for reading in readings].count(True)
+    left_out = 0 < suspects < len(readings)
+    for number, (worker, suspect, stalled, _, unanswered) in enumerate(readings):
+        if not (unanswered or suspect or stalled):
+            continue
+        start, first, size = table.roster.starts[number], worker.dp_start_rank, worker.dp_size
+        for dp_rank, (tokens, blocks) in unanswered.items():
+            if 0 <= dp_rank - first < size:
+                table.unanswered_tokens[start + dp_rank - first] = tokens
+                table.unanswered_blocks[start + dp_rank - first] = blocks
+        for place in range(start, start + size):
+            if suspect and left_out:
+                table.verdicts[place], table.excluded[place] = Verdict.EXCLUDED, ExcludedReason.SUSPECT
+                sits_out[place] |= _EXCLUDED
+            elif stalled:
+                table.verdicts[place] = Verdict.STALLED
+                sits_out[place] |= _STALLED
+
+
+# What they cost ---------------------------------------------------------------------------
+
+
+def _costs(
+    asked: Asked, leg: Leg, table: RankTable, loads: Loads, competing: list[int], is_comparable: bool
+) -> Sequence[float | None]:
+    """The cost of each rank that competes, first as if it held nothing of the prompt."""
+    isl, scale = asked.question.isl_tokens, asked.kv.prefill_scale
+    sizes, needs = _sizes(table.roster, isl)
+    tokens = [w + u for w, u in zip(loads.waiting, table.unanswered_tokens, strict=True)]
+    blocks = [b + u for b, u in zip(loads.in_use, table.unanswered_blocks, strict=True)]
+    costs: list[Any]
+    if leg is Leg.DECODE:
+        costs = [float(b + need) for b, need in zip(blocks, needs, strict=True)]
+    elif is_comparable:
+        columns = zip(tokens, blocks, sizes, needs, strict=True)
+        costs = [scale * ((t + isl) / size) + (b + need) for t, b, size, need in columns]
+    else:
+        costs = [(t + isl) / size for t, size in zip(tokens, sizes, strict=True)]
+    least = None
+    if asked.kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
+        least = min([tokens[place] for place in competing])
+    place_of = table.roster.place_of
+    for key, prefix in asked.prefixes.items():
+        place = place_of.get(key)
+        if place is None:
+            continue
+        excess = 0.0 if least is None else (tokens[place] - least) / isl
+        overlap, credit = _credit(asked.kv, prefix, excess, table, place)
+        size = sizes[place]
+        need = max(0, needs[place] - overlap)
+        if leg is Leg.DECODE:
+            cost = blocks[place] + need - credit
+            costs[place] = cost if cost > 0.0 else 0.0
+        elif is_comparable:
+            cached = min(overlap * size, isl)
+            adjusted = (tokens[place] + (isl - cached) + cached) / size - credit
+            costs[place] = scale * (adjusted if adjusted > 0.0 else 0.0) + (blocks[place] + need)
+        else:
+            costs[place] -= credit
+    if len(competing) < len(costs):
+        whole, costs = costs, [None] * len(costs)
+        for place in competing:
+            costs[place] = whole[place]
+    return costs
+
+
+def _sizes(roster: Roster, isl: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Block size of each rank (1 where it has none and sits out), and the prompt's blocks at that size."""
+    sizes = roster.usable_sizes
+    if roster.has_one_size:
+        return sizes, [-(-isl // sizes[0])] * len(sizes)
+    return sizes, [-(-isl // size) for size in sizes]
+
+
+def _credit(
+    kv: KvPickSettings, prefix: RankPrefix, excess: float, table: RankTable, place: int
+) -> tuple[int, float]:
+    """Overlap and credit of one rank, written into its columns."""
+    device, host, disk, predicted = prefix
+    overlap = device if device >= predicted else predicted
+    decay = 1.0 / (1.0 + kv.credit_decay * excess)
+    credit = kv.overlap_credit * decay * overlap
+    if host or disk:
+        host_end = device + host
+        table.host[place] = host = max(0, host_end - overlap)
+        table.disk[place] = disk = max(0, host_end + disk - max(host_end, overlap))
+    credit = credit + kv.host_credit * host + kv.disk_credit * disk
+    table.overlaps[place], table.predicted[place], table.credits[place] = overlap, overlap - device, credit
+    return overlap, credit
