@@ -74,6 +74,12 @@ def _audit_commands() -> typer.Typer:
     return audit_app
 
 
+def _artifact_commands() -> typer.Typer:
+    from app.artifacts_cli import artifacts_app
+
+    return artifacts_app
+
+
 def _database_commands() -> typer.Typer:
     from app.db_cli import db_app
 
@@ -82,6 +88,7 @@ def _database_commands() -> typer.Typer:
 
 GROUPS: dict[str, tuple[str, Callable[[], typer.Typer]]] = {
     "config": ("Check and show the configuration.", _config_commands),
+    "artifacts": ("Files that make prompts of the fleet's models: review and pin them.", _artifact_commands),
     "audit": ("The SQL record of picks: follow a log, ask, report, rebuild.", _audit_commands),
     "db": ("Schema of the audit database.", _database_commands),
     "log": ("Look at a log: ranges and sizes, records, check words.", _log_commands),
