@@ -33,7 +33,25 @@ SUBSCRIPTIONS_MAX: Final = 1_024  # per family, in ascending publisher id
 SAMPLE_PAYLOAD_BYTES_MAX: Final = 16 * KIB  # envelope payload of kv_metrics
 SAMPLE_FRAME_BYTES_MAX: Final = 32 * KIB  # body frame of kv_metrics
 KV_FRAME_BYTES_MAX: Final = 1 * MIB  # body frame of kv-events
+KV_EVENTS_PER_FRAME_MAX: Final = 4_096  # upstream sends at most 128
+KV_HASHES_PER_FRAME_MAX: Final = 131_072  # 116,508 fill a frame; upstream sends 16,384 of stores
 SAMPLES_MAX: Final = 65_536  # held (worker, rank) entries
+
+# Block events and the index of what ranks hold (KVX-03, KVX-12; decision 25)
+KV_NODES_MAX: Final = 1_048_576  # blocks that are held and those they hang from
+KV_BLOCKS_PER_RANK_MAX: Final = 262_144
+KV_OWNERSHIPS_MAX: Final = 8_388_608  # (rank, block) pairs
+KV_OWNERS_PER_NODE_MAX: Final = 4_096
+KV_RUN_BLOCKS_MAX: Final = 256  # blocks that the index keeps in one piece; changes no answer
+KV_PIECE_BLOCKS_MAX: Final = 1_024  # blocks of one piece in a checkpoint
+KV_RANKS_MAX: Final = 16_384  # ranks of which blocks may be known, departed ones included
+KV_PUBLISHERS_MAX: Final = 4_096  # with cursors; live subscriptions are a quarter
+KV_CURSORS_PER_SUBSCRIPTION_MAX: Final = 4_096  # ranks that one publisher may tell of
+KV_CURSORS_MAX: Final = 65_536  # of all publishers
+KV_STALE_US: Final = 60 * SECOND_US  # what a publisher told counts this long after it was last heard
+PREDICTIONS_MAX: Final = 65_536  # own picks that stand for blocks, oldest out
+PREDICTED_BLOCKS_MAX: Final = 4_194_304  # of their prompts together: 32 MiB of hashes
+PREDICTION_US_MAX: Final = 600 * SECOND_US  # longer than any setting may ask for
 
 # Dispatches (decisions 18-20, 29)
 LEDGER_LINES_MAX: Final = 65_536  # oldest out
@@ -79,5 +97,9 @@ assert CARD_RETAINED_BYTES_MAX < RECORD_VALUE_BYTES_MAX
 assert CARD_RETAINED_BYTES_MAX < RECORD_BYTES_MAX, "a KeyPut with its card must fit one record"
 assert SAMPLE_PAYLOAD_BYTES_MAX < SAMPLE_FRAME_BYTES_MAX <= KV_FRAME_BYTES_MAX
 assert RECORD_BYTES_MAX < COMMIT_BATCH_BYTES_MAX
+assert KV_FRAME_BYTES_MAX // 9 <= KV_HASHES_PER_FRAME_MAX, "a full frame of full hashes is no excess"
+assert 8 * KV_HASHES_PER_FRAME_MAX + 64 * KV_EVENTS_PER_FRAME_MAX < RECORD_BYTES_MAX, "a frame is one record"
 assert STALL_AGE_US < DISPATCH_AGE_US_MAX
 assert 3 * ARTIFACT_BYTES_MAX <= ARTIFACT_SETS_BYTES_MAX, "three slots of one model must fit"
+assert KV_BLOCKS_PER_RANK_MAX <= KV_NODES_MAX <= KV_OWNERSHIPS_MAX
+assert SUBSCRIPTIONS_MAX <= KV_PUBLISHERS_MAX <= KV_CURSORS_MAX

@@ -1,0 +1,85 @@
+"""The index behind the interface that index benchmarks speak: ranks by name, hashes as numbers.
+
+What it costs to pack numbers into columns is part of every figure measured through it; the product gets
+columns from the wire and never pays it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Sequence
+from functools import partial
+from struct import Struct
+from sys import byteorder
+
+from projections.kv.columns import members
+from projections.kv.index import Index as KvIndex
+
+_WORD = Struct(">Q").pack
+
+
+class Index:
+    """One index and the slots of its ranks, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.index = KvIndex()
+        self._slots: dict[Hashable, int] = {}
+        self._ranks: list[Hashable] = []
+        self.find_raw = partial(self.index.find, among=-1)
+        """Packed tokens hashes in, the index's own answer out."""
+
+    def _slot(self, rank: Hashable) -> int:
+        slot = self._slots[rank] = len(self._ranks)
+        self._ranks.append(rank)
+        self.index.open_slot(slot, slot)
+        return slot
+
+    def apply_stored(self, rank: Hashable, parent: int | None, blocks: Sequence[tuple[int, int]]) -> None:
+        """blocks: (engine hash, tokens hash)."""
+        slot = self._slots.get(rank)
+        if slot is None:
+            slot = self._slot(rank)
+        above = None if parent is None else _WORD(parent)
+        if len(blocks) == 1:
+            ((engine, token),) = blocks
+            self.index.stored(slot, above, _WORD(token), _WORD(engine))
+        elif blocks:
+            engines, tokens = zip(*blocks, strict=True)
+            self.index.stored(slot, above, self.pack(tokens), self.pack(engines))
+
+    def apply_removed(self, rank: Hashable, hashes: Sequence[int]) -> None:
+        """hashes: engine hashes."""
+        slot = self._slots.get(rank)
+        if slot is None:
+            slot = self._slot(rank)
+        self.index.removed(slot, self.pack(hashes))
+
+    def clear(self, rank: Hashable) -> None:
+        """The rank holds nothing more."""
+        if rank in self._slots:
+            self.index.clear(self._slots[rank])
+
+    def pack(self, hashes: Sequence[int]) -> bytes:
+        """A column of them."""
+        column = array("Q", hashes)
+        if byteorder == "little":
+            column.byteswap()
+        return column.tobytes()
+
+    def find_matches(self, hashes: Sequence[int]) -> dict[Hashable, int]:
+        """Rank to depth, tokens hashes in."""
+        return self.raw_to_dict(self.find_raw(self.pack(hashes)))
+
+    def raw_to_dict(self, found: list[tuple[int, int]]) -> dict[Hashable, int]:
+        """The index's answer by rank."""
+        ranks = self._ranks
+        return {ranks[slot]: depth for depth, mask in found for slot in members(mask)}
+
+    def check(self) -> None:
+        """Raise if an invariant is broken."""
+        self.index.check()
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return self.index.nodes

@@ -1,0 +1,93 @@
+"""Packed columns of hashes: big-endian u64 words, one after another, as the wire and the log carry them.
+
+A word stays its 8 bytes: nothing here turns columns into lists of numbers, so that comparing, cutting and
+adding up a thousand hashes are a few calls into C. Every column has a multiple of 8 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import compress
+from struct import Struct
+
+SUM_MODULUS = (1 << 64) - 1
+"""Sums of columns are taken modulo this, under which a column folds in half without caring for carries."""
+
+_TICKED = bytes.maketrans(b"01", b"\x00\x01")
+_SMALL_BITS = 512
+
+
+def words(column: bytes) -> tuple[bytes, ...]:
+    """The words of a column, 8 bytes each."""
+    found: tuple[bytes, ...] = _splitter(len(column) >> 3)(column)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _splitter(count: int) -> Callable[[bytes], tuple[bytes, ...]]:
+    return Struct("8s" * count).unpack
+
+
+def find_word(column: bytes, word: bytes, start: int = 0) -> int:
+    """Position of the first `word` at or behind position `start`, -1 without one."""
+    at = column.find(word, start << 3)
+    while at > 0 and at & 7:
+        at = column.find(word, at + 1)
+    return at >> 3
+
+
+def equal_words(left: bytes, right: bytes) -> int:
+    """How many words two columns of one length have in common at their front."""
+    differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
+    return (len(left) << 3) - differing.bit_length() >> 6
+
+
+def equal_last_words(left: bytes, right: bytes) -> int:
+    """How many words two columns of one length have in common at their end."""
+    differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
+    if not differing:
+        return len(left) >> 3
+    return (differing & -differing).bit_length() - 1 >> 6
+
+
+def reversed_words(column: bytes) -> bytes:
+    """The column with its last word first."""
+    return memoryview(column).cast("Q")[::-1].tobytes()
+
+
+def word_sum(column: bytes) -> int:
+    """The sum of the words modulo SUM_MODULUS, which is 0 for it: it lies in 0..SUM_MODULUS-1.
+
+    2**64 is 1 under this modulus, so the upper half of a column may be laid over its lower half
+    until little is left. All ones and zero count the same; the number of words is counted apart.
+    """
+    total = int.from_bytes(column, "big")
+    bits = len(column) << 3
+    while bits > _SMALL_BITS:
+        bits = (bits >> 1) + 63 & -64
+        total = (total >> bits) + (total & (1 << bits) - 1)
+    return total % SUM_MODULUS
+
+
+def word_xor(column: bytes) -> int:
+    """All words of the column, exclusive or."""
+    total = int.from_bytes(column, "big")
+    bits = len(column) << 3
+    while bits > 64:
+        bits = (bits >> 1) + 63 & -64
+        total = (total >> bits) ^ (total & (1 << bits) - 1)
+    return total
+
+
+def members(mask: int) -> Iterator[int]:
+    """Numbers of the bits that are set, ascending."""
+    if mask & (mask - 1) == 0:
+        return iter((mask.bit_length() - 1,)) if mask else iter(())
+    ticked = f"{mask:b}"[::-1].encode().translate(_TICKED)
+    return iter(compress(range(len(ticked)), ticked))
+
+
+def leading_ones(bits: int) -> int:
+    """How many of the lowest bits are set without a break: the prefix that a set of positions covers."""
+    return (bits ^ (bits + 1)).bit_length() - 1

@@ -1,0 +1,355 @@
+"""Which blocks each slot holds, exactly, and how far each holds the beginning of a prompt.
+
+A slot stands for one rank. What it holds is a map from its engine's hashes, here called names, to nodes;
+a node is a path of tokens hashes from the root. From that alone follow all answers, counts, refusals and
+the digest: never from the order of events, nor from how the paths are kept.
+
+A stored event is applied block by block, as if each came in an event of its own, the next one under it:
+
+- a block whose name is its parent's name is refused alone, and the next one goes under that parent;
+- a name that the slot has for this node changes nothing;
+- else the slot must have room for a name (`limits.blocks`), all slots together too (`limits.ownerships`),
+  the node for an owner (`limits.owners`) unless the slot holds it, and the tree for a node
+  (`limits.nodes`) unless it is there. The first block without room and all blocks behind it are refused;
+- then the slot has the name for this node, and for no other.
+
+Removal takes names; a node is held until its last name goes. A removed middle leaves a hole: blocks behind
+it stay, and count again once it is filled. Source: KVX-06 and KVX-08 to KVX-12, decision 26.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from projections.kv import index_audit
+from projections.kv.columns import (
+    equal_last_words,
+    equal_words,
+    members,
+    reversed_words,
+    word_xor,
+)
+from projections.kv.holdings import Holdings
+from projections.kv.index_limits import INDEX_LIMITS, IndexLimits
+from projections.kv.runs import Run, Slot
+
+_ENTRY = Struct(">QQQQ").pack
+_U64: Final = (1 << 64) - 1
+
+
+class StoreResult(IntEnum):
+    """What became of a stored event."""
+
+    APPLIED = 1  # all of it
+    ORPHAN = 2  # nothing: the slot does not hold its parent
+    OVER_CAPACITY = 3  # its beginning, up to a ceiling
+    SELF_PARENT = 4  # all but the blocks that name themselves as parent
+
+
+class Stored(NamedTuple):
+    """Result of a stored event and how many of its blocks were refused."""
+
+    result: StoreResult
+    blocks_refused: int
+
+
+_APPLIED = Stored(StoreResult.APPLIED, 0)
+
+
+class Index(Holdings):
+    """Which blocks each slot holds, as paths of tokens hashes from the root.
+
+    A slot is a small number that the caller assigns, one to each rank. Columns are packed big-endian u64.
+    """
+
+    def __init__(self, limits: IndexLimits = INDEX_LIMITS) -> None:
+        super().__init__(limits)
+
+    @property
+    def ownerships(self) -> int:
+        """(slot, node) pairs."""
+        return self._names - self._further
+
+    @property
+    def digest(self) -> int:
+        """64 bits over what every slot holds.
+
+        The sum modulo 2**64, over slots that hold anything, of xxh3-64 over key word, blocks, sum of names
+        and sum of tokens hashes of held nodes; these sums are modulo 2**64 - 1. A tick costs a look at
+        every slot and the columns that changed.
+        """
+        total = 0
+        for slot in self._slots.values():
+            if slot.names_in or slot.names_out or slot.tokens_in or slot.tokens_out or slot.entry is None:
+                slot.settle()
+                entry = _ENTRY(
+                    slot.key_word, slot.names - slot.further, slot.names_sum, slot.tokens_sum
+                )
+                slot.entry = xxh3_64_intdigest(entry) if slot.names else 0
+            total += slot.entry or 0
+        return total & _U64
+
+    def open_slot(self, slot: int, key_word: int) -> None:
+        """Make `slot`, 0 or above and not open, known. key_word: identity of its rank, 64 bits."""
+        if slot in self._slots:
+            raise ValueError(f"slot {slot} is open")
+        self._slots[slot] = Slot(slot, key_word)
+        self._crowded = len(self._slots) > self.limits.owners
+
+    def close_slot(self, slot: int) -> None:
+        """Clear the slot and forget it; its number may be opened again."""
+        self.clear(slot)
+        del self._slots[slot]
+        self._crowded = len(self._slots) > self.limits.owners
+
+    def stored(self, slot: int, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
+        """Apply a stored event: a chain of blocks below the one that the slot names `parent`, or the root.
+
+        tokens, engines: columns of one length. parent: 8 bytes.
+        """
+        owner = self._slots[slot]
+        if len(engines) == 8 and parent is not None:
+            # what decoding sends: one new block behind the end of what this slot alone holds
+            canonical = self._canonical
+            run = canonical.get(parent)
+            if (
+                run is not None
+                and run.sole is owner
+                and run.names.endswith(parent)
+                and self.nodes < self.limits.nodes
+                and self._has_room(owner, 1)
+                and engines not in owner.elsewhere
+            ):
+                size = len(canonical)
+                canonical.setdefault(engines, run)
+                if len(canonical) != size:
+                    run.names += engines
+                    run.tokens += tokens
+                    run.size += 1
+                    if run.size >= self.limits.run_blocks:
+                        run.sole = None
+                    owner.names += 1
+                    owner.names_in += engines
+                    owner.tokens_in += tokens
+                    self._names += 1
+                    self.nodes += 1
+                    return _APPLIED
+        return self._store(owner, parent, tokens, engines)
+
+    def _store(self, owner: Slot, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
+        """Apply the event in as large pieces as can be, and block by block from the first odd one on."""
+        self._tidy(owner)
+        run, at = self._root, 0
+        if parent is not None:
+            place = self._place(owner, parent)
+            if place is None:
+                return Stored(StoreResult.ORPHAN, len(engines) >> 3)
+            run, at = place[0], place[1] + 1
+        done, end = 0, len(tokens)
+        refused = 0
+        careful = False
+        while done < end:
+            stop = done + 8 if careful else end
+            if careful and engines[done:stop] == (engines[done - 8 : done] if done else parent):
+                refused += 1
+                done = stop
+                continue
+            if at < run.size:
+                count = _common(run, at, tokens[done:stop] if done or careful else tokens)
+                if not count:
+                    # at 0 the step into this run was meant for a block that was then refused
+                    run = self._split(run, at) if at else run.parent or self._root
+                    at = run.size
+                    continue
+                taken = self._hold(owner, run, at, engines[done : done + (count << 3)], careful)
+                at += taken
+            else:
+                kid = run.kids.get(tokens[done : done + 8])
+                if kid is not None:
+                    run, at = kid, 0
+                    continue
+                run, taken = self._grow(owner, run, tokens[done:stop], engines[done:stop], careful)
+                at = run.size
+            if taken:
+                done += taken << 3
+            elif careful:
+                return Stored(StoreResult.OVER_CAPACITY, refused + (end - done >> 3))
+            else:
+                careful = True
+        return Stored(StoreResult.SELF_PARENT, refused) if refused else _APPLIED
+
+    def _tidy(self, owner: Slot) -> None:
+        if self._dead_runs or self._dead_names:
+            self._forget_some()
+        owner.settle_much()
+
+    def removed(self, slot: int, engines: bytes) -> int:
+        """Take names from the slot. Returns how many of them it did not have, a repeated one included."""
+        owner = self._slots[slot]
+        self._tidy(owner)
+        missing = 0
+        rising = engines if len(engines) < 16 or self._is_rising(owner, engines) else reversed_words(engines)
+        end = len(rising)
+        while end:
+            name = rising[end - 8 : end]
+            place = self._place(owner, name)
+            if place is None:
+                missing += 1
+                end -= 8
+                continue
+            run, at = place
+            if run.own_names is not None and owner.number in run.own_names and run.own_names[owner.number].further:
+                self._remove(owner, name)
+                end -= 8
+                continue
+            count = self._streak(owner, run, at, rising[:end])
+            self._release(owner, run, at + 1 - count, at + 1)
+            end -= count << 3
+        return missing
+
+    def _is_rising(self, owner: Slot, engines: bytes) -> bool:
+        """Whether the first two names stand in a run in this order: then the event goes from root to tail."""
+        place = self._place(owner, engines[:8])
+        if place is None:
+            return False
+        run, at = place
+        return run.names_of(owner).startswith(engines[8:16], at + 1 << 3)
+
+    def _streak(self, owner: Slot, run: Run, at: int, rising: bytes) -> int:
+        """How many names at the end of `rising` the slot holds in a row up to position `at`, which is the last."""
+        most = min(at + 1, len(rising) >> 3)
+        if run.partial & owner.bit:
+            held = run.bits_of(owner)
+            gap = (~held & ((1 << at) - 1)).bit_length()
+            most = min(most, at + 1 - gap)
+        column = run.names_of(owner)[at + 1 - most << 3 : at + 1 << 3]
+        if rising.endswith(column):
+            return most
+        return equal_last_words(rising[-len(column) :], column)
+
+    def clear(self, slot: int) -> None:
+        """The slot holds nothing more. Takes a step for each run that it touches, none for each block."""
+        owner = self._slots[slot]
+        number, bit = owner.number, owner.bit
+        runs = owner.runs
+        if owner.elsewhere:
+            self._dead_names.append(owner.elsewhere)
+        self._names -= owner.names
+        self._further -= owner.further
+        owner.empty()
+        for run in runs:
+            run.leave(number, bit)
+            run.sole = None
+            if run.own_names is not None:
+                run.own_names.pop(number, None)
+                if not run.own_names:
+                    run.own_names = None
+            if not run.full and not run.kids:
+                self._prune(run, later=True)
+
+    def find(self, query: bytes, among: int) -> list[tuple[int, int]]:
+        """How far each slot holds the beginning of a prompt.
+
+        query: its tokens hashes from the root. among: mask of the slots of interest.
+        Returns (depth, mask of slots) with disjoint masks: these slots hold the first `depth` >= 1 blocks
+        and not the next one. A depth may come more than once.
+        """
+        run = self._root.kids.get(query[:8])
+        if run is None:
+            return []
+        alive = (run.full | run.partial) & among
+        found: list[tuple[int, int]] = []
+        at = 0
+        while alive:
+            tokens = run.tokens
+            if not query.startswith(tokens, at):
+                self._find_within(run, query[at : at + len(tokens)], alive, at >> 3, found)
+                return found
+            lost = alive & ~run.full
+            if lost:
+                alive ^= lost
+                partial = lost & run.partial
+                if partial:
+                    lost ^= partial
+                    self._find_partial(run, partial, run.size, at >> 3, found)
+                if lost and at:
+                    found.append((at >> 3, lost))
+            at += len(tokens)
+            run = run.kids.get(query[at : at + 8])
+            if run is None:
+                if alive:
+                    found.append((at >> 3, alive))
+                return found
+        return found
+
+    def _find_within(self, run: Run, rest: bytes, alive: int, above: int, found: list[tuple[int, int]]) -> None:
+        """The query ends or goes another way inside `run`, which has `above` blocks before it."""
+        tokens = run.tokens
+        if tokens.startswith(rest):
+            depth = len(rest) >> 3
+        else:
+            depth = equal_words(rest, tokens[: len(rest)])
+        lost = alive & ~run.full
+        if lost:
+            alive ^= lost
+            partial = lost & run.partial
+            if partial:
+                lost ^= partial
+                self._find_partial(run, partial, depth, above, found)
+            if lost and above:
+                found.append((above, lost))
+        if alive:
+            found.append((above + depth, alive))
+
+    def _find_partial(self, run: Run, partial: int, most: int, above: int, found: list[tuple[int, int]]) -> None:
+        """Slots that hold `run` in part, by the end of their prefix."""
+        if run.ragged is None and run.cuts is not None:
+            for cut, mask in run.cuts.items():
+                mask &= partial
+                if mask:
+                    found.append((above + (cut if cut < most else most), mask))
+            return
+        for depth, mask in run.prefix_groups(partial, most).items():
+            if above + depth:
+                found.append((above + depth, mask))
+
+    def blocks(self, slot: int) -> int:
+        """How many nodes the slot holds."""
+        owner = self._slots[slot]
+        return owner.names - owner.further
+
+    def engine_hash_xor(self, slot: int) -> int:
+        """Exclusive or of the slot's names. Walks over all it holds."""
+        owner = self._slots[slot]
+        total = 0
+        for run in owner.runs:
+            column, bits = run.names_of(owner), run.bits_of(owner)
+            if bits & (bits + 1):
+                column = b"".join(column[at << 3 : at + 1 << 3] for at in members(bits))
+            else:
+                column = column[: bits.bit_length() << 3]
+            total ^= word_xor(column)
+            own = None if run.own_names is None else run.own_names.get(slot)
+            if own is not None:
+                total ^= word_xor(b"".join(own.further))
+        return total
+
+    def check(self) -> None:
+        """Raise AssertionError, naming it, if an invariant is broken. For tests: it walks over everything."""
+        counts = index_audit.Counts(self.nodes, self._names, self._further, self.limits.run_blocks)
+        index_audit.check(self._root, self._canonical, self._slots, counts)
+
+
+def _common(run: Run, at: int, tokens: bytes) -> int:
+    """How many tokens hashes the run from position `at` on and `tokens` have in common at their front."""
+    piece = run.tokens[at << 3 :] if at else run.tokens
+    if tokens.startswith(piece):
+        return len(piece) >> 3
+    if piece.startswith(tokens):
+        return len(tokens) >> 3
+    shorter = min(len(piece), len(tokens))
+    return equal_words(piece[:shorter], tokens[:shorter])

@@ -1,0 +1,269 @@
+"""The tree of runs: it grows, splits, loses what nobody holds, and finds a run by a canonical name.
+
+A node is the path of tokens hashes from the root. It exists while a slot holds it or something below it;
+`nodes` counts them. How paths are cut into runs is nobody's business: it decides no answer and no count.
+
+Names of runs that a departed slot leaves behind are forgotten a run at a time by later calls, since a slot
+may leave a quarter of a million of them. Until then they find a run of size 0, which nobody holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import repeat
+
+from projections.kv.columns import members, words
+from projections.kv.index_limits import IndexLimits
+from projections.kv.runs import NO_RUNS, OwnNames, Run, Slot
+
+SHARED_TAILS_MAX = 3
+"""A run is lengthened in place under at most so many other holders; else a child goes on.
+
+Others then hold a prefix of it. Many of them would have to be told apart again by a split, when
+another path goes on from where they all end, as behind a system prompt.
+"""
+ELSEWHERE_DROPPED = 256
+"""Names of a departed slot's own that one later call forgets."""
+
+
+class RunTree:
+    """Runs by path and by canonical name."""
+
+    def __init__(self, limits: IndexLimits) -> None:
+        self.limits = limits
+        self.nodes = 0
+        self._root = Run(None, b"", b"", 0)
+        self._root.kids = {}
+        self._canonical: dict[bytes, Run] = {}
+        self._slots: dict[int, Slot] = {}
+        self._dead_runs: list[Run] = []
+        self._dead_names: list[dict[bytes, Run]] = []
+
+    def _lengthen(self, slot: Slot, run: Run, tokens: bytes, names: bytes) -> tuple[Run, int]:
+        """Put new blocks that `slot` holds behind the end of `run`, where no child has the first of them.
+
+        Returns the run in which the last of them is, and how many blocks from the front could be put: all,
+        or those before the first piece of a run with a name that is taken already.
+        """
+        done = 0
+        end = len(tokens)
+        most = self.limits.run_blocks
+        if self._may_extend(slot, run):
+            done = min(end, (most - run.size) << 3)
+            if not self._extend(slot, run, tokens[:done], names[:done]):
+                return run, 0
+        while done < end:
+            cut = done + (most << 3)
+            piece = Run(run, tokens[done:cut], names[done:cut], slot.bit)
+            if not self._claim(words(piece.names), piece, False):
+                break
+            self._adopt(run, piece)
+            slot.runs[piece] = None
+            run = piece
+            done += len(piece.tokens)
+        if done and run.size < most and run.full == slot.bit and not run.partial:
+            run.sole = slot
+        self.nodes += done >> 3
+        return run, done >> 3
+
+    def _may_extend(self, slot: Slot, run: Run) -> bool:
+        return (
+            bool(run.full & slot.bit)
+            and run.kids is NO_RUNS
+            and run.size < self.limits.run_blocks
+            and run.own_names is None
+            and run.full.bit_count() <= SHARED_TAILS_MAX + 1
+        )
+
+    def _extend(self, slot: Slot, run: Run, tokens: bytes, names: bytes) -> bool:
+        if not self._claim(words(names), run, True):
+            return False
+        others = run.full ^ slot.bit
+        size = run.size
+        run.tokens += tokens
+        run.names += names
+        run.size = len(run.tokens) >> 3
+        run.sole = None
+        if others:
+            run.full = slot.bit
+            run.enter_prefix(others, size)
+        return True
+
+    def _lengthen_unnamed(self, run: Run, token: bytes) -> Run:
+        """A new block below the end of `run` without a canonical name and, for now, without a holder."""
+        piece = Run(run, token, bytes(8), 0)
+        piece.void = 1
+        self._adopt(run, piece)
+        self.nodes += 1
+        return piece
+
+    def _adopt(self, run: Run, kid: Run) -> None:
+        if run.kids is NO_RUNS:
+            run.kids = {}
+            run.sole = None
+        run.kids[kid.tokens[:8]] = kid
+
+    def _claim(self, names: tuple[bytes, ...], run: Run, earlier: bool) -> bool:
+        """Make all of `names` canonical for `run`, or none of them: one is taken or comes twice.
+
+        earlier: `run.names` are canonical for it already, and `names` will come behind them.
+        """
+        canonical = self._canonical
+        if self._dead_runs:
+            self._forget_under(names)
+        size = len(canonical) + len(names)
+        deque(map(canonical.setdefault, names, repeat(run)), maxlen=0)
+        if len(canonical) == size:
+            return True
+        kept = frozenset(run.canonical_names()) if earlier else frozenset()
+        for name in names:
+            if canonical.get(name) is run and name not in kept:
+                del canonical[name]
+        return False
+
+    def _prune(self, run: Run, later: bool = False) -> None:
+        """Take away the end of `run` that nobody holds and nothing hangs from, and what becomes so.
+
+        later: leave the names of whole runs to `_forget_some`.
+        """
+        while not run.full and run.kids is NO_RUNS and run.parent is not None:
+            top = run.held_to()
+            if top:
+                if top < run.size:
+                    self._cut(run, top)
+                return
+            parent = run.parent
+            self.nodes -= run.size
+            del parent.kids[run.tokens[:8]]
+            if not parent.kids and parent is not self._root:
+                parent.kids = NO_RUNS
+            run.size = 0
+            run.tokens = b""
+            run.parent = None
+            run.sole = None
+            if later:
+                self._dead_runs.append(run)
+            else:
+                self._forget(run.names, run.void)
+                run.names = b""
+            run = parent
+
+    def _cut(self, run: Run, top: int) -> None:
+        """Leave `run` its first `top` positions; nobody holds a later one, or all who hold one hold all."""
+        self.nodes -= run.size - top
+        self._forget(run.names[top << 3 :], run.void >> top)
+        run.size = top
+        run.tokens = run.tokens[: top << 3]
+        run.names = run.names[: top << 3]
+        if run.void:
+            run.void &= (1 << top) - 1
+        if run.cuts is not None:
+            whole = run.cuts.pop(top, 0)
+            run.full |= whole
+            run.partial ^= whole
+            if not run.cuts:
+                run.cuts = None
+        if run.own_names is not None:
+            for own in run.own_names.values():
+                own.names = own.names[: top << 3]
+
+    def _forget(self, names: bytes, void: int) -> None:
+        canonical = self._canonical
+        if len(names) == 8 and not void:
+            del canonical[names]
+            return
+        gone = words(names)
+        if void:
+            gone = tuple(name for at, name in enumerate(gone) if not void >> at & 1)
+        deque(map(canonical.__delitem__, gone), maxlen=0)
+
+    def _forget_some(self) -> None:
+        """Forget a little of what departed slots left behind."""
+        if self._dead_runs:
+            self._forget_run(self._dead_runs.pop())
+        if self._dead_names:
+            names = self._dead_names[-1]
+            for _ in range(min(ELSEWHERE_DROPPED, len(names))):
+                names.popitem()
+            if not names:
+                self._dead_names.pop()
+
+    def _forget_run(self, run: Run) -> None:
+        if run.names:
+            self._forget(run.names, run.void)
+            run.names = b""
+
+    def _forget_under(self, names: tuple[bytes, ...]) -> None:
+        """Forget the departed runs that still have one of `names`."""
+        for run in dict.fromkeys(map(self._canonical.get, names)):
+            if run is not None and not run.size:
+                self._forget_run(run)
+
+    def _split(self, run: Run, at: int) -> Run:
+        """Part `run` before position `at`, 0 < at < size, and return the front.
+
+        The front is the new object, as the kids may be many.
+        """
+        parent = run.parent
+        assert parent is not None
+        front = Run(parent, run.tokens[: at << 3], run.names[: at << 3], run.full)
+        parent.kids[front.tokens[:8]] = front
+        front.kids = {run.tokens[at << 3 : (at + 1) << 3]: run}
+        front.void = run.void & (1 << at) - 1
+        run.parent = front
+        run.tokens = run.tokens[at << 3 :]
+        run.names = run.names[at << 3 :]
+        run.void >>= at
+        run.size -= at
+        self._canonical.update(dict.fromkeys(front.canonical_names(), front))
+        for number in members(run.full):
+            self._slots[number].runs[front] = None
+        if run.partial:
+            self._split_partial(front, run, at)
+        if run.own_names is not None:
+            self._split_names(front, run, at)
+        return front
+
+    def _split_partial(self, front: Run, back: Run, at: int) -> None:
+        slots = self._slots
+        cuts, ragged = back.cuts or {}, back.ragged or {}
+        back.cuts = back.ragged = None
+        back.partial = 0
+        for depth, mask in cuts.items():
+            front.enter_prefix(mask, min(depth, at))
+            if depth > at:
+                back.enter_prefix(mask, depth - at)
+            for number in members(mask):
+                slots[number].runs[front] = None
+                if depth <= at:
+                    del slots[number].runs[back]
+        for number, bits in ragged.items():
+            slot = slots[number]
+            low = bits & (1 << at) - 1
+            if low:
+                front.enter(number, slot.bit, low)
+                slot.runs[front] = None
+            if bits >> at:
+                back.enter(number, slot.bit, bits >> at)
+            else:
+                del slot.runs[back]
+
+    def _split_names(self, front: Run, back: Run, at: int) -> None:
+        both, back.own_names = back.own_names or {}, None
+        for number, own in both.items():
+            slot = self._slots[number]
+            ahead, behind = OwnNames(own.names[: at << 3]), OwnNames(own.names[at << 3 :])
+            ahead.further = {name: place for name, place in own.further.items() if place < at}
+            behind.further = {name: place - at for name, place in own.further.items() if place >= at}
+            held = front.bits_of(slot)
+            moved = [
+                name
+                for place, name in enumerate(words(ahead.names))
+                if held >> place & 1 and slot.elsewhere.get(name) is back
+            ]
+            slot.elsewhere.update(dict.fromkeys(moved + list(ahead.further), front))
+            for part, names in ((front, ahead), (back, behind)):
+                if (part.full | part.partial) & slot.bit:
+                    if part.own_names is None:
+                        part.own_names = {}
+                    part.own_names[number] = names

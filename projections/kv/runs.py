@@ -1,0 +1,282 @@
+"""What the index is made of: runs of blocks, the slots that hold them, and names of their own.
+
+A run is a path of blocks that nothing branches off but at its end. Who holds which of its positions is
+said in three ways, of which each slot uses one at most: `full` (every position), `cuts` (a proper prefix,
+by its length) and `ragged` (anything else). Prefixes are what engines leave, since they evict tails first;
+kept by length they are answered a whole mask of slots at a time.
+
+The engine's own hash of a block is here called its name. `names` are the canonical ones, of whoever came
+first; a slot whose engine hashes in another way has an `OwnNames` in the run. A slot without one calls
+every position that it holds by the canonical name, and by no other.
+"""
+
+from __future__ import annotations
+
+from projections.kv.columns import SUM_MODULUS, find_word, leading_ones, members, word_sum
+
+NO_RUNS: dict[bytes, Run] = {}
+"""The children of a run that has none; never written to."""
+
+PENDING_BYTES_MAX = 2048
+"""A column that waits to be added up is added up when it is longer than this."""
+
+
+class OwnNames:
+    """One slot's names in one run, where they are not the canonical ones.
+
+    names: a word for each position, of which those that the slot does not hold mean nothing.
+    further: second names of held positions, {name: position}.
+    """
+
+    __slots__ = ("further", "names")
+
+    def __init__(self, names: bytes) -> None:
+        self.names = names
+        self.further: dict[bytes, int] = {}
+
+    def rename(self, at: int, column: bytes) -> None:
+        """Put `column` at position `at`."""
+        self.names = self.names[: at << 3] + column + self.names[(at << 3) + len(column) :]
+
+    def further_of(self, at: int) -> bytes | None:
+        """A second name of the position, the lowest; None without one."""
+        return min((name for name, position in self.further.items() if position == at), default=None)
+
+
+class Slot:
+    """What one rank holds. key_word: its identity in the digest.
+
+    runs: where it holds anything (a dict for its order). elsewhere: those of its names that `Index`
+    cannot find as canonical ones, with their run. names: how many names it has, `further` of them second
+    names; so it holds names - further blocks.
+    """
+
+    __slots__ = (
+        "bit",
+        "elsewhere",
+        "entry",
+        "further",
+        "key_word",
+        "names",
+        "names_in",
+        "names_out",
+        "names_sum",
+        "number",
+        "runs",
+        "tokens_in",
+        "tokens_out",
+        "tokens_sum",
+    )
+
+    def __init__(self, number: int, key_word: int) -> None:
+        self.number = number
+        self.bit = 1 << number
+        self.key_word = key_word
+        self.empty()
+
+    def empty(self) -> None:
+        """Hold nothing; the runs must have been told before."""
+        self.runs: dict[Run, None] = {}
+        self.elsewhere: dict[bytes, Run] = {}
+        self.names = self.further = 0
+        self.names_sum = self.tokens_sum = 0
+        self.names_in, self.names_out = bytearray(), bytearray()
+        self.tokens_in, self.tokens_out = bytearray(), bytearray()
+        self.entry: int | None = 0
+
+    def settle(self) -> None:
+        """Add up the columns that came in and went out since the last time."""
+        self.names_sum = (self.names_sum + word_sum(self.names_in) - word_sum(self.names_out)) % SUM_MODULUS
+        self.tokens_sum = (
+            self.tokens_sum + word_sum(self.tokens_in) - word_sum(self.tokens_out)
+        ) % SUM_MODULUS
+        self.names_in, self.names_out = bytearray(), bytearray()
+        self.tokens_in, self.tokens_out = bytearray(), bytearray()
+        self.entry = None
+
+    def settle_much(self) -> None:
+        """Settle if much has come together."""
+        if max(len(self.names_in), len(self.names_out)) > PENDING_BYTES_MAX:
+            self.settle()
+
+
+class Run:
+    """Blocks in a row.
+
+    tokens: their tokens hashes. names: their canonical names; `void` has a bit for each position whose
+    word there is none. kids: the runs that go on from the last block, by their first tokens hash.
+    full: mask of the slots that hold every position. partial: mask of the slots in `cuts` and `ragged`.
+    cuts: {length of a held prefix: mask}, lengths in 1..size-1. ragged: {slot: bits of the held positions},
+    never a prefix. own_names: by slot. sole: the slot that may lengthen this run without another look,
+    since it alone holds it, by canonical names, and nothing goes on from it.
+    A run that is gone from the tree has size 0 and keeps `names` until the index has forgotten them.
+    """
+
+    __slots__ = (
+        "cuts",
+        "full",
+        "kids",
+        "names",
+        "own_names",
+        "parent",
+        "partial",
+        "ragged",
+        "size",
+        "sole",
+        "tokens",
+        "void",
+    )
+
+    def __init__(self, parent: Run | None, tokens: bytes, names: bytes, full: int) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.names = names
+        self.size = len(tokens) >> 3
+        self.void = 0
+        self.kids = NO_RUNS
+        self.full = full
+        self.partial = 0
+        self.cuts: dict[int, int] | None = None
+        self.ragged: dict[int, int] | None = None
+        self.own_names: dict[int, OwnNames] | None = None
+        self.sole: Slot | None = None
+
+    def depth_of(self, bit: int) -> int:
+        """Length of the proper prefix that the slot of `bit` holds, 0 when it holds no such."""
+        if self.cuts is not None:
+            for depth, mask in self.cuts.items():
+                if mask & bit:
+                    return depth
+        return 0
+
+    def bits_of(self, slot: Slot) -> int:
+        """The positions that the slot holds, a bit each."""
+        if self.full & slot.bit:
+            return (1 << self.size) - 1
+        if not self.partial & slot.bit:
+            return 0
+        if self.ragged is not None and slot.number in self.ragged:
+            return self.ragged[slot.number]
+        return (1 << self.depth_of(slot.bit)) - 1
+
+    def holds(self, slot: Slot, at: int) -> bool:
+        """Whether the slot holds position `at`."""
+        if self.full & slot.bit:
+            return True
+        return bool(self.partial & slot.bit) and bool(self.bits_of(slot) >> at & 1)
+
+    def leave(self, number: int, bit: int) -> None:
+        """Strike the slot from the holders."""
+        if self.full & bit:
+            self.full ^= bit
+            return
+        if not self.partial & bit:
+            return
+        self.partial ^= bit
+        if self.ragged is not None and number in self.ragged:
+            del self.ragged[number]
+            if not self.ragged:
+                self.ragged = None
+            return
+        cuts = self.cuts
+        assert cuts is not None
+        for depth, mask in cuts.items():
+            if mask & bit:
+                if mask == bit:
+                    del cuts[depth]
+                    if not cuts:
+                        self.cuts = None
+                else:
+                    cuts[depth] = mask ^ bit
+                return
+
+    def enter(self, number: int, bit: int, bits: int) -> None:
+        """Write the slot, which is no holder, down as a holder of the positions `bits`, some of them."""
+        if bits & (bits + 1):
+            self.partial |= bit
+            if self.ragged is None:
+                self.ragged = {}
+            self.ragged[number] = bits
+        else:
+            self.enter_prefix(bit, bits.bit_length())
+
+    def enter_prefix(self, mask: int, depth: int) -> None:
+        """Write slots, no holders yet, down as holders of the first `depth` positions, 1..size."""
+        if depth == self.size:
+            self.full |= mask
+            return
+        self.partial |= mask
+        if self.cuts is None:
+            self.cuts = {depth: mask}
+        else:
+            self.cuts[depth] = self.cuts.get(depth, 0) | mask
+
+    def held_to(self) -> int:
+        """Behind the last position that any slot holds."""
+        if self.full:
+            return self.size
+        top = max(self.cuts) if self.cuts else 0
+        if self.ragged:
+            top = max(top, max(bits.bit_length() for bits in self.ragged.values()))
+        return top
+
+    def owners_at(self, at: int) -> int:
+        """How many slots hold position `at`."""
+        count = self.full.bit_count()
+        for depth, mask in (self.cuts or {}).items():
+            if depth > at:
+                count += mask.bit_count()
+        return count + sum(bits >> at & 1 for bits in (self.ragged or {}).values())  # integers
+
+    def names_of(self, slot: Slot) -> bytes:
+        """The column in which the slot's names stand; a word counts where the slot holds its position."""
+        if self.own_names is not None:
+            own = self.own_names.get(slot.number)
+            if own is not None:
+                return own.names
+        return self.names
+
+    def is_canonical(self, at: int, name: bytes) -> bool:
+        """Whether `name` is the canonical name of position `at`."""
+        return not self.void >> at & 1 and self.names.startswith(name, at << 3)
+
+    def canonical_names(self) -> list[bytes]:
+        """The words of `names` that are names."""
+        column = self.names
+        return [
+            column[at << 3 : (at + 1) << 3] for at in range(len(column) >> 3) if not self.void >> at & 1
+        ]
+
+    def place_of(self, slot: Slot, name: bytes) -> int:
+        """The position that the slot holds under `name`, -1 without one."""
+        if self.own_names is not None:
+            own = self.own_names.get(slot.number)
+            if own is not None and name in own.further:
+                return own.further[name]
+        column = self.names_of(slot)
+        at = find_word(column, name)
+        while at >= 0 and not self.holds(slot, at):
+            at = find_word(column, name, at + 1)
+        return at
+
+    def prefix_groups(self, mask: int, depth: int) -> dict[int, int]:
+        """Slots of `mask`, which are partial holders, by the length of the prefix they hold, `depth` at most."""
+        groups: dict[int, int] = {}
+        for cut, slots in (self.cuts or {}).items():
+            slots &= mask
+            if slots:
+                reach = cut if cut < depth else depth
+                groups[reach] = groups.get(reach, 0) | slots
+        for number, bits in (self.ragged or {}).items():
+            if mask >> number & 1:
+                reach = min(leading_ones(bits), depth)
+                groups[reach] = groups.get(reach, 0) | 1 << number
+        return groups
+
+    def holders(self) -> list[tuple[int, int]]:
+        """(slot, bits of its positions) of every holder, in no order that means anything."""
+        ones = (1 << self.size) - 1
+        found = [(number, ones) for number in members(self.full)]
+        for depth, mask in (self.cuts or {}).items():
+            found += [(number, (1 << depth) - 1) for number in members(mask)]
+        return found + list((self.ragged or {}).items())
