@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from projections.bounds import ARTIFACT_SOURCES_MAX
@@ -9,6 +11,7 @@ from projections.events.picks import KvResult
 from projections.registry.artifacts import ArtifactKind
 from projections.registry.fleet import Role, Worker
 from router.prompt.artifact_set import (
+    ArtifactResult,
     ArtifactSet,
     ArtifactSettings,
     LoadedFiles,
@@ -111,3 +114,12 @@ def test_keys_differ_by_checksums_and_kinds_and_not_by_places() -> None:
 def test_neither_contents_nor_the_token_are_ever_printed() -> None:
     assert "secret" not in repr(ArtifactSettings(hf_token="secret"))
     assert "bytes" not in repr(LoadedFiles(b"bytes", b"bytes", b"bytes", "k"))
+
+
+@pytest.mark.req("MET-08")
+def test_every_result_is_explained_to_operators() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "kv.md").read_text()
+    rows = [
+        line.split("`")[1] for line in text.splitlines() if line.startswith("| `") and line.count("`") >= 2
+    ]
+    assert {str(result) for result in ArtifactResult} <= {*rows}
