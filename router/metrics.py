@@ -12,6 +12,7 @@ from typing import Protocol
 
 from projections.events.picks import PickMade
 from router.ingress.errors import ErrorCode
+from router.prompt.artifact_set import ArtifactResult
 
 
 class RoutingPath(Enum):
@@ -72,6 +73,15 @@ class RouterMetrics(Protocol):
     def replica_unusable(self) -> None:
         """A frontend answered 404 for a model that the registry serves (Q25)."""
 
+    def artifact(self, result: ArtifactResult) -> None:
+        """kv_artifacts_total{result}: what became of a file or block size of a model."""
+
+    def prediction_checked(self, predicted: int, held: int) -> None:
+        """Of `predicted` blocks of a served prompt its rank reports the first `held`."""
+
+    def cached_compared(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """An answer told how many prompt tokens were cached; the pick had predicted some."""
+
 
 class NoMetrics:
     """Counts nothing: for tests and tools."""
@@ -95,4 +105,13 @@ class NoMetrics:
         """See RouterMetrics."""
 
     def replica_unusable(self) -> None:
+        """See RouterMetrics."""
+
+    def artifact(self, result: ArtifactResult) -> None:
+        """See RouterMetrics."""
+
+    def prediction_checked(self, predicted: int, held: int) -> None:
+        """See RouterMetrics."""
+
+    def cached_compared(self, predicted_tokens: int, reported_tokens: int) -> None:
         """See RouterMetrics."""

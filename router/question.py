@@ -3,24 +3,56 @@
 It is frozen in the same await-free step as the pick (decision 28): nothing that is read
 here can change between reading and picking. Times are log times, eligible namespaces are
 those of the request's settings version that have a usable frontend for this caller, and
-the prompt is known by an estimate only (decision 37), which is recorded because word
-splitting follows tables that change between Pythons.
+the prompt is known by an estimate (decision 37), which is recorded because word splitting
+follows tables that change between Pythons, and where picks are prefix-aware by the hashes of
+its blocks. Of these only as many are recorded as can matter (decision 14).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
+import xxhash
 
 from projections.events.control import PickSettings
-from projections.events.picks import Question
+from projections.events.picks import BlockHashes, KvResult, Question
 from router.rotations import Rotations
 
 MESSAGE_TOKENS = 4  # a message's role and separators
 CHARACTERS_PER_TOKEN = 4
+
+
+HASH_BYTES = 8
+
+
+class PromptFacts(NamedTuple):
+    """What reading a prompt gave.
+
+    result: READY, or why there are no hashes. isl_tokens: of the rendered prompt, 0 unknown.
+    hashes: (block size, packed big-endian tokens hashes of all complete blocks), ascending.
+    token_ids: packed little-endian u32, for nvext.token_data; never logged.
+    """
+
+    result: KvResult
+    isl_tokens: int = 0
+    hashes: tuple[tuple[int, bytes], ...] = ()
+    token_ids: bytes = b""
+
+
+NO_PROMPT = PromptFacts(KvResult.OFF)
+
+
+class PromptAsked(NamedTuple):
+    """One prompt to read. served_model: the Dynamo name. namespaces: those that may serve it."""
+
+    document: Mapping[str, Any]
+    headers: Mapping[str, str]
+    path: str
+    served_model: str
+    namespaces: tuple[str, ...]
 
 
 class _Text:
@@ -124,14 +156,17 @@ def freeze_question(
     absent: Sequence[tuple[str, int]],
     estimated_tokens: int,
     rotations: Rotations,
+    prompt: PromptFacts = NO_PROMPT,
+    draws: tuple[int, ...] = (),
 ) -> Question:
-    """The question of one pick.
+    """The question of one pick. Its hashes are whole, see `cut_hashes`.
 
     settings: of the version that the request captured at acceptance (PICK-13).
     asked_at, lag_us: log time and the newest round trip of the replica's own ping; their
     sum is when the dispatch counts from (decision 18).
     eligible: namespaces with a usable frontend; others of the settings stand in `absent`
     with their AbsentCause. Both are sorted here.
+    draws: 53-bit integers, one for each phase, where the settings ask for chance.
     """
     name = served_model(model, settings)
     namespaces = tuple(sorted(frozenset(settings.namespaces).intersection(eligible)))
@@ -148,5 +183,30 @@ def freeze_question(
         estimated_tokens=estimated_tokens,
         rotation_prefill=turns[0] if turns else 0,
         rotation_decode=rotations.decode(name),
+        draws=draws,
         rotations_prefill=turns if len(turns) > 1 else (),
+        prompt_result=int(prompt.result),
+        isl_tokens=prompt.isl_tokens,
+        hashes=block_hashes_of(prompt) if prompt.result is KvResult.READY else (),
     )
+
+
+def block_hashes_of(prompt: PromptFacts) -> tuple[BlockHashes, ...]:
+    """All hashes of a prompt as a question holds them."""
+    return tuple(
+        BlockHashes(size, len(packed) // HASH_BYTES, xxhash.xxh3_64_intdigest(packed), packed)
+        for size, packed in prompt.hashes
+    )
+
+
+def cut_hashes(question: Question, deepest: Mapping[int, int]) -> Question:
+    """The question with hashes up to the deepest match of any rank and one more (decision 14).
+
+    deepest: block size -> whole blocks; an absent size matches nothing. What is cut off cannot
+    change an overlap: no rank holds the block before it.
+    """
+    kept = tuple(
+        held._replace(hashes=held.hashes[: (deepest.get(held.block_size, 0) + 1) * HASH_BYTES])
+        for held in question.hashes
+    )
+    return question if kept == question.hashes else question._replace(hashes=kept)

@@ -11,27 +11,31 @@ from __future__ import annotations
 import asyncio
 import os
 import traceback
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
 from projections.bounds import ROTATIONS_MAX
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings
 from projections.events.held import SettingsHeld
-from projections.events.picks import DispatchEnded, Outcome, PickMade, Question
+from projections.events.picks import DispatchEnded, EndStatus, Outcome, PickMade, Question
+from projections.registry.fleet import Fleet
 from projections.view import View
 from router.dispatch.health import Prober
 from router.dispatch.relay import PushRelay, Relay
 from router.dispatch.shim_pools import PoolTable, Replica, next_replicas
+from router.dispatch.usage import Usage
 from router.ingress.keys import Keys
 from router.metrics import RouterMetrics
-from router.question import freeze_question
+from router.prompt.self_check import MatchState
+from router.question import NO_PROMPT, PromptAsked, PromptFacts, cut_hashes, freeze_question, served_model
 from router.rotations import Rotations
-from router.settings import RouterSettings
+from router.settings import PromptSettings, RouterSettings
 
 Picker = Callable[[View, Question, PickSettings], Outcome]
 PICK_ID_BYTES = 16
+PHASES = 2
 _log = structlog.get_logger("router")
 
 
@@ -71,6 +75,34 @@ class PickLog(Protocol):
         """Whether this replica's fold disagreed or has stopped (decisions 10, 16)."""
 
 
+class PromptReader(Protocol):
+    """What turns prompts into blocks: `router.prompt.prompts.Prompts`."""
+
+    settings: PromptSettings
+
+    async def read(self, asked: PromptAsked, fleet: Fleet) -> PromptFacts:
+        """The facts of a prompt. Raises CancelledError only."""
+
+    def served(
+        self,
+        pick: PickMade,
+        facts: PromptFacts,
+        kv: KvPickSettings,
+        status: EndStatus,
+        view: Callable[[], View],
+    ) -> None:
+        """A dispatch ended; never blocks, never raises."""
+
+    def match_states(self) -> list[MatchState]:
+        """How well predictions matched, by model."""
+
+    def reconfigure(self, settings: PromptSettings) -> None:
+        """Other settings from now on."""
+
+    async def close(self) -> None:
+        """End what runs beside."""
+
+
 class Frontage(NamedTuple):
     """Everything of one settings value that a request uses to its end."""
 
@@ -89,13 +121,17 @@ class RouterService:
         settings: RouterSettings,
         metrics: RouterMetrics,
         relay: Relay | None = None,
+        prompts: Callable[[PromptSettings], PromptReader] | None = None,
     ) -> None:
         self.log = pick_log
         self.metrics = metrics
         self.relay: Relay = relay or PushRelay()
         self._picker = picker
+        self._make_prompts = prompts
+        self.prompts: PromptReader | None = None
         self._rotations = Rotations()
         self._probers: dict[Replica, asyncio.Task[None]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._running = False
         self._seen_models: dict[str, None] = {}
         self._seen_generation = -1
@@ -104,8 +140,9 @@ class RouterService:
     # life
 
     async def start(self) -> None:
-        """Begin to probe backends."""
+        """Begin to probe backends and to read prompts."""
         self._running = True
+        self._follow_prompt_settings(self.frontage.settings.prompt)
         self._follow_replicas()
 
     def reconfigure(self, settings: RouterSettings) -> None:
@@ -120,12 +157,15 @@ class RouterService:
         for replica in gone:
             replica.upstream.retire()
         self._follow_replicas()
+        self._follow_prompt_settings(settings.prompt)
 
     async def close(self) -> None:
         """Stop probing and close idle connections. Requests in flight are not touched."""
         self._running = False
         tasks = self._stop_probing(list(self._probers))
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._closing, return_exceptions=True)
+        if self.prompts is not None:
+            await self.prompts.close()
         for replica in self.frontage.table.replicas.values():
             replica.upstream.retire()
 
@@ -149,6 +189,52 @@ class RouterService:
             task.cancel()
         return tasks
 
+    # prompts
+
+    def _follow_prompt_settings(self, settings: PromptSettings | None) -> None:
+        """Read prompts from the first settings that ask for it until some do not."""
+        if not self._running or self._make_prompts is None:
+            return
+        if settings is None:
+            if self.prompts is not None:
+                closing = asyncio.get_running_loop().create_task(self.prompts.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+                self.prompts = None
+        elif self.prompts is None:
+            self.prompts = self._make_prompts(settings)
+        elif self.prompts.settings != settings:
+            self.prompts.reconfigure(settings)
+
+    async def read_prompt(
+        self,
+        held: SettingsHeld,
+        document: Mapping[str, Any],
+        headers: Mapping[str, str],
+        path: str,
+        model: str,
+        eligible: Sequence[str],
+    ) -> PromptFacts:
+        """The blocks of a prompt, or why there are none. Raises CancelledError only."""
+        prompts = self.prompts
+        if held.pick.kv is None or prompts is None or not eligible:
+            return NO_PROMPT
+        asked = PromptAsked(document, headers, path, served_model(model, held.pick), tuple(sorted(eligible)))
+        return await prompts.read(asked, self.log.view().fleet)
+
+    def served(
+        self, pick: PickMade, prompt: PromptFacts, held: SettingsHeld, status: EndStatus, usage: Usage
+    ) -> None:
+        """A pinned dispatch ended: compare what was predicted with what is told."""
+        outcome = pick.outcome
+        if held.pick.kv is None or not prompt.hashes:
+            return
+        if usage.cached_tokens is not None and outcome.block_size:
+            predicted = min(outcome.overlap_blocks * outcome.block_size, prompt.isl_tokens)
+            self.metrics.cached_compared(predicted, usage.cached_tokens)
+        if self.prompts is not None:
+            self.prompts.served(pick, prompt, held.pick.kv, status, self.log.view)
+
     # picking
 
     def pick(
@@ -160,6 +246,7 @@ class RouterService:
         eligible: Iterable[str],
         absent: Iterable[tuple[str, int]],
         estimated_tokens: int,
+        prompt: PromptFacts = NO_PROMPT,
     ) -> PickMade:
         """Question and pick, frozen in this one step without an await (decision 28).
 
@@ -181,7 +268,10 @@ class RouterService:
             absent=tuple(absent),
             estimated_tokens=estimated_tokens,
             rotations=self._rotations,
+            prompt=prompt,
+            draws=_draws(held.pick),
         )
+        question = self._recorded(question, view, held.pick)
         outcome = self._picker(view, question, held.pick)
         self._rotations.advance(question.served_model, outcome)
         fact = PickMade(
@@ -197,6 +287,15 @@ class RouterService:
         self._note_models(view)
         self.metrics.picked(fact, int((loop_time() - began_s) * 1_000_000), _input_age_us(view, fact))
         return fact
+
+    def _recorded(self, question: Question, view: View, settings: PickSettings) -> Question:
+        """The question with as many hashes as can matter: all of them where a side index is fed from it."""
+        kv, prompt = settings.kv, self.frontage.settings.prompt
+        if kv is None or not question.hashes or kv.predicted_ttl_us or kv.approximate_ttl_us:
+            return question
+        if prompt is not None and prompt.keeps_all_hashes:
+            return question
+        return cut_hashes(question, view.deepest(question, kv))
 
     # models
 
@@ -215,6 +314,13 @@ class RouterService:
         """Whether the fleet serves or has served this Dynamo name."""
         self._note_models(self.log.view())
         return served in self._seen_models
+
+
+def _draws(settings: PickSettings) -> tuple[int, ...]:
+    """One draw for each phase, where chance is asked for; 53 bits make a double in [0, 1)."""
+    if settings.kv is None or settings.kv.temperature <= 0:
+        return ()
+    return tuple(int.from_bytes(os.urandom(7)) >> 3 for _ in range(PHASES))
 
 
 def _input_age_us(view: View, fact: PickMade) -> int | None:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from router.prompt.artifact_set import ArtifactSettings
+
 SECOND_US: Final = 1_000_000
 
 
@@ -97,11 +99,28 @@ class DeadlineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptSettings:
+    """How prompts are turned into blocks, where picks are prefix-aware.
+
+    engine: minijinja or jinja2. match_ratio_min: share of predicted blocks that workers must
+    confirm, 0..1. send_token_data: rendered tokens go along as nvext.token_data.
+    keeps_all_hashes: questions record all hashes of a prompt (`log.questions: full`).
+    """
+
+    artifacts: ArtifactSettings = field(default_factory=ArtifactSettings)
+    engine: str = "minijinja"
+    match_ratio_min: float = 0.5
+    send_token_data: bool = False
+    keeps_all_hashes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RouterSettings:
     """Everything that the router is told.
 
     keys_required: blocking mode, an unknown key gets 401.
     pinning: `disaggregated_serving.enabled` and `dynamo.enabled` together.
+    prompt: None where no prompt is read.
     The model map is not here: it is part of the adopted `PickSettings`.
     """
 
@@ -116,6 +135,7 @@ class RouterSettings:
     deadlines: DeadlineSettings = DeadlineSettings()
     health: HealthSettings = HealthSettings()
     breaker: BreakerSettings = BreakerSettings()
+    prompt: PromptSettings | None = None
 
     def pool_of(self, backend: str) -> str | None:
         """The namespace whose pool holds the backend, or None for an ordinary one."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -89,6 +90,26 @@ def read_body(data: bytes, *, discloses: bool, metadata_upload: bool) -> ChatBod
     if "nvext" in document or _may_repeat(data):
         data = _without_steering(data, discloses, metadata_upload)
     return ChatBody(data, document, model, bool(stream))
+
+
+def with_token_data(data: bytes, token_ids: bytes) -> bytes:
+    """The body with `nvext.token_data`, which a frontend takes instead of the prompt's text.
+
+    data: as `read_body` returned it, so it names no token_data and no member twice.
+    token_ids: packed little-endian u32, not empty (NVX-01).
+    """
+    written = ",".join(map(str, struct.unpack(f"<{len(token_ids) // 4}I", token_ids)))
+    text = data.decode("utf-8")
+    found = next((member for member in _members(text) if member.name == "nvext"), None)
+    if found is None:
+        place = _behind_space(text, 0) + 1
+        behind = "" if text[_behind_space(text, place)] == "}" else ","
+        return f'{text[:place]}"nvext":{{"token_data":[{written}]}}{behind}{text[place:]}'.encode()
+    nvext = json.loads(text[found.value_at : found.end]) or {}
+    rest = json.dumps(nvext, separators=(",", ":"))[1:]
+    comma = "," if nvext else ""
+    value = f'{{"token_data":[{written}]{comma}{rest}'
+    return (text[: found.value_at] + value + text[found.end :]).encode("utf-8")
 
 
 def _values_at_most(data: bytes) -> int:

@@ -25,9 +25,10 @@ from projections.identity import WorkerKey
 from router.dispatch.refusals import NO_REPLICA
 from router.dispatch.relay import RelayEnd
 from router.dispatch.shim_client import Begun, NotServed, Order, Tries
+from router.dispatch.shim_pools import Eligibility
 from router.dispatch.usage import NO_USAGE, TAIL_BYTES, Usage, usage_of
 from router.ingress.answers import RelayedAnswer, error_answer
-from router.ingress.bodies import read_body
+from router.ingress.bodies import read_body, with_token_data
 from router.ingress.client_body import read_client_body
 from router.ingress.errors import ErrorCode, RequestRefused, error_event
 from router.ingress.models import why_not_served
@@ -41,7 +42,7 @@ from router.ingress.pin_headers import (
 )
 from router.ingress.pinned import PinnedRequest
 from router.metrics import Route, RoutingPath
-from router.question import estimate_tokens, served_model
+from router.question import NO_PROMPT, PromptFacts, estimate_tokens, served_model
 from router.service import Frontage, RouterService
 
 RETRY_AFTER_DEFAULT: Final = "1"
@@ -98,25 +99,28 @@ class Passage:
     async def serve(self) -> web.StreamResponse:
         """The answer, sent or ready to be. Raises RequestRefused, CancelledError."""
         settings = self._frontage.settings
-        order, tokens = await self._accept()
+        order, tokens, prompt = await self._accept()
         eligible: tuple[str, ...] = ()
         if settings.pinning and self._held.enabled:
             self._went = RoutingPath.UNIFIED
-            eligibility = self._frontage.table.eligibility(
-                self._held.pick.namespaces, order.caller, order.model, self._now_us()
-            )
+            eligibility = self._eligibility(order)
             eligible = eligibility.namespaces
             if eligible:
                 pinned = self._pinned = PinnedRequest(self._service, settings.deadlines.output_wait_us)
                 pins = pinned.ask(
-                    self._held, self.request_id, order.model, eligible, eligibility.absent, tokens
+                    self._held, self.request_id, order.model, eligible, eligibility.absent, tokens, prompt
                 )
                 if pins is not None:
-                    return await self._send_pinned(order, pinned, pins)
+                    return await self._send_pinned(order, pinned, pins, prompt)
         return await self._send_unified(order, eligible)
 
-    async def _accept(self) -> tuple[Order, int]:
-        """What is to be sent, and the estimate of its prompt's tokens.
+    def _eligibility(self, order: Order) -> Eligibility:
+        return self._frontage.table.eligibility(
+            self._held.pick.namespaces, order.caller, order.model, self._now_us()
+        )
+
+    async def _accept(self) -> tuple[Order, int, PromptFacts]:
+        """What is to be sent, the estimate of its prompt's tokens, and the prompt's blocks.
 
         The parsed body ends here: it is many times its text, and a request may take minutes.
         """
@@ -137,13 +141,21 @@ class Passage:
             deadlines=settings.deadlines,
             due_s=self._due_s,
         )
-        return order, estimate_tokens(body.document)
+        prompt = NO_PROMPT
+        if self._held.pick.kv is not None and settings.pinning and self._held.enabled:
+            eligible = self._eligibility(order).namespaces
+            prompt = await self._service.read_prompt(
+                self._held, body.document, headers, self._path, body.model, eligible
+            )
+        return order, estimate_tokens(body.document), prompt
 
     # pinned
 
-    async def _send_pinned(self, order: Order, pinned: PinnedRequest, pins: Pins) -> web.StreamResponse:
+    async def _send_pinned(
+        self, order: Order, pinned: PinnedRequest, pins: Pins, prompt: PromptFacts
+    ) -> web.StreamResponse:
         self._went = RoutingPath.PAIR if pins.prefill is not None else RoutingPath.UNIFIED
-        tries = Tries(self._frontage.table, order, self._service.metrics)
+        tries = Tries(self._frontage.table, self._with_tokens(order, prompt), self._service.metrics)
         try:
             result = await tries.pinned(
                 pins, lambda: self._worker_left(pins), lambda: self._model_served(order.model)
@@ -165,6 +177,13 @@ class Passage:
         self._service.metrics.routed(self._went)
         await pinned.output()
         raise self._refusal(result, pinned)
+
+    def _with_tokens(self, order: Order, prompt: PromptFacts) -> Order:
+        """The order for frontends; other backends get the body without our tokens (NVX-04)."""
+        settings = self._frontage.settings.prompt
+        if settings is None or not settings.send_token_data or not prompt.token_ids:
+            return order
+        return order._replace(data=with_token_data(order.data, prompt.token_ids))
 
     async def _fall_back(self, order: Order) -> web.StreamResponse | None:
         """A new send without pins, or None where no backend answers it (SHIM-23)."""

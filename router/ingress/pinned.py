@@ -35,6 +35,7 @@ from router.pinning import (
     WaitForLog,
     WaitOver,
 )
+from router.question import NO_PROMPT, PromptFacts
 from router.service import RouterService
 
 
@@ -50,6 +51,8 @@ class PinnedRequest:
         self._opened = False
         self._timer: asyncio.TimerHandle | None = None
         self._sent_s = 0.0
+        self._held: SettingsHeld | None = None
+        self._prompt = NO_PROMPT
         self.pick: PickMade | None = None
         self.pins: Pins | None = None
 
@@ -61,6 +64,7 @@ class PinnedRequest:
         eligible: Sequence[str],
         absent: Sequence[tuple[str, int]],
         estimated_tokens: int,
+        prompt: PromptFacts = NO_PROMPT,
     ) -> Pins | None:
         """Pick, and queue the pick. The pins, or None where no worker was chosen."""
         pick = self._service.pick(
@@ -70,7 +74,9 @@ class PinnedRequest:
             eligible=eligible,
             absent=absent,
             estimated_tokens=estimated_tokens,
+            prompt=prompt,
         )
+        self._held, self._prompt = held, prompt
         self.pick = pick
         self.pins = pins_of(pick.outcome)
         self._sent_s = self._loop.time()
@@ -96,6 +102,8 @@ class PinnedRequest:
         usage: Usage = NO_USAGE,
     ) -> None:
         """The dispatch is over. first_byte_s: loop time of the answer's beginning."""
+        if self.pick is not None and self._held is not None and not self.has_ended:
+            self._service.served(self.pick, self._prompt, self._held, status, usage)
         self._handle(
             Ended(
                 status,

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.events.control import PickSettings
-from projections.events.picks import AbsentCause, Outcome, PhaseOutcome
-from router.question import estimate_tokens, freeze_question, served_model
+from projections.events.picks import AbsentCause, KvResult, Outcome, PhaseOutcome
+from router.question import (
+    PromptFacts,
+    block_hashes_of,
+    cut_hashes,
+    estimate_tokens,
+    freeze_question,
+    served_model,
+)
 from router.rotations import Rotations
 
 SETTINGS = PickSettings(
@@ -125,3 +132,44 @@ def test_rotations_are_those_of_the_served_model_and_of_each_eligible_namespace(
     alone = _question(rotations=rotations, eligible=("red",))
     assert (alone.rotation_prefill, alone.rotations_prefill) == (3, ())
     assert _question(rotations=rotations, model="c").rotation_decode == 0
+
+
+def _packed(*hashes: int) -> bytes:
+    return b"".join(number.to_bytes(8, "big") for number in hashes)
+
+
+READY = PromptFacts(KvResult.READY, 100, ((16, _packed(1, 2, 3, 4, 5, 6)), (64, _packed(7))), b"ids")
+
+
+def test_a_readable_prompt_is_recorded_with_all_its_hashes_until_they_are_cut() -> None:
+    question = _question(prompt=READY, draws=(5, 6))
+    assert (question.prompt_result, question.isl_tokens, question.draws) == (KvResult.READY, 100, (5, 6))
+    assert question.hashes == block_hashes_of(READY)
+    assert [(held.block_size, held.blocks, held.hashes) for held in question.hashes] == [
+        (16, 6, _packed(1, 2, 3, 4, 5, 6)),
+        (64, 1, _packed(7)),
+    ]
+
+
+def test_a_prompt_that_is_not_trusted_is_recorded_without_hashes() -> None:
+    question = _question(prompt=READY._replace(result=KvResult.MISMATCHED))
+    assert (question.prompt_result, question.isl_tokens, question.hashes) == (KvResult.MISMATCHED, 100, ())
+    assert _question().prompt_result == KvResult.OFF and _question().hashes == ()
+
+
+@pytest.mark.req("EVS-08")
+def test_hashes_are_cut_one_behind_the_deepest_match() -> None:
+    whole = _question(prompt=READY)
+    cut = cut_hashes(whole, {16: 3})
+    assert [held.hashes for held in cut.hashes] == [_packed(1, 2, 3, 4), _packed(7)]
+    assert [(held.blocks, held.digest) for held in cut.hashes] == [
+        (held.blocks, held.digest) for held in whole.hashes
+    ], "count and digest are of all of them"
+    assert [held.hashes for held in cut_hashes(whole, {}).hashes] == [_packed(1), _packed(7)]
+    assert cut_hashes(whole, {16: 6, 64: 1}) is whole
+
+
+def test_digests_tell_prompts_apart_that_are_cut_alike() -> None:
+    other = READY._replace(hashes=((16, _packed(1, 2, 3, 4, 5, 9)),))
+    one, two = (cut_hashes(_question(prompt=facts), {16: 1}).hashes[0] for facts in (READY, other))
+    assert one.hashes == two.hashes and one.digest != two.digest

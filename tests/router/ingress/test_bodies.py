@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.bounds import BODY_VALUES_MAX
-from router.ingress.bodies import STEERING_MEMBERS, ChatBody, read_body
+from router.ingress.bodies import STEERING_MEMBERS, ChatBody, read_body, with_token_data
 from router.ingress.errors import ErrorCode, RequestRefused
 
 MINIMAL = {"model": "m", "messages": []}
@@ -223,3 +224,35 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         except RequestRefused as refused:
             found = refused.code
         assert found in ("m", ErrorCode.INVALID_REQUEST) or isinstance(found, str)
+
+
+@pytest.mark.req("NVX-01", "NVX-05")
+@pytest.mark.parametrize(
+    ("body", "nvext"),
+    [
+        (b'{"model":"m"}', {}),
+        (b' { "model" : "m" } ', {}),
+        (b'{"nvext":null,"model":"m"}', {}),
+        (b'{"model":"m","nvext":{}}', {}),
+        (b'{"nvext":{"cache_salt":"s","agent_hints":{"priority":1}},"model":"m"}', None),
+        ('{"model":"m","user":"\u00e9\u2028","nvext":{"cache_salt":"\u00e9"}}'.encode(), None),
+    ],
+)
+def test_rendered_tokens_go_along_beside_all_that_the_client_wrote(
+    body: bytes, nvext: dict[str, Any] | None
+) -> None:
+    tokens = (0, 1, 65536, 4294967295)
+    sent = json.loads(with_token_data(body, struct.pack("<4I", *tokens)))
+    before = json.loads(body)
+    kept = (before.pop("nvext", None) or {}) if nvext is None else nvext
+    assert sent.pop("nvext") == {**kept, "token_data": [*tokens]}
+    before.pop("nvext", None)
+    assert sent == before
+
+
+@pytest.mark.req("NVX-03")
+def test_a_clients_own_tokens_never_go_along() -> None:
+    body = read({**MINIMAL, "nvext": {"token_data": [1, 2], "cache_salt": "s"}})
+    assert json.loads(body.data)["nvext"] == {"cache_salt": "s"}
+    sent = json.loads(with_token_data(body.data, struct.pack("<I", 7)))
+    assert sent["nvext"] == {"cache_salt": "s", "token_data": [7]}
