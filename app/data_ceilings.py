@@ -18,7 +18,7 @@ from app.part_settings import bytes_of
 from app.replay_steps import STEP_BYTES_MAX
 from app.shadow_file import FILES_BYTES_MAX
 from ingest.log.segment_files import Disk
-from projections.bounds import RESERVE_BYTES
+from projections.bounds import ARTIFACT_CACHE_BYTES_MAX, RESERVE_BYTES
 
 log = structlog.get_logger("picklog.config")
 
@@ -26,7 +26,8 @@ log = structlog.get_logger("picklog.config")
 class Ceilings(NamedTuple):
     """Bytes that each store may take. reserve: kept for picks, ends and control records.
 
-    derived: `DIR/steps`, and `DIR/shadow.jsonl` where the shadow has no database.
+    derived: `DIR/steps`, `DIR/shadow.jsonl` where the shadow has no database, and
+    `DIR/artifacts` where prompts are read and no other folder is named.
     """
 
     log: int
@@ -50,9 +51,15 @@ def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
         bytes_of(config.checkpoints.bytes, file_system_bytes),
         bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
-        STEP_BYTES_MAX + (0 if config.audit.enabled else FILES_BYTES_MAX),
+        STEP_BYTES_MAX
+        + (0 if config.audit.enabled else FILES_BYTES_MAX)
+        + (ARTIFACT_CACHE_BYTES_MAX if _keeps_artifacts(config) else 0),
         RESERVE_BYTES,
     )
+
+
+def _keeps_artifacts(config: Config) -> bool:
+    return config.dynamo.kv.enabled and config.dynamo.kv.artifact_cache_dir is None
 
 
 def _is_in_data(config: Config) -> bool:

@@ -51,6 +51,18 @@ def test_a_shadow_without_a_database_has_its_files_counted() -> None:
     assert ceilings_of(config, 100 * GIB).derived == GIB + 128 * MIB
 
 
+@pytest.mark.req("ART-08")
+@pytest.mark.parametrize(
+    ("kv", "taken"),
+    [({}, 0), ({"enabled": True}, GIB), ({"enabled": True, "artifact_cache_dir": "/var/cache/picklog"}, 0)],
+)
+def test_fetched_artifacts_take_their_part_where_they_lie_in_the_data_directory(
+    kv: dict[str, object], taken: int
+) -> None:
+    config = check_data({"dynamo": {"kv": kv}}, extras=frozenset())[0]
+    assert ceilings_of(config, 100 * GIB).derived == GIB + taken
+
+
 @pytest.mark.parametrize(("total", "is_too_much"), [(100 * GIB, False), (20 * GIB, True)])
 def test_a_disk_that_cannot_hold_them_all_is_warned_of(total: int, is_too_much: bool, tmp_path: Path) -> None:
     with capture_logs() as captured:
