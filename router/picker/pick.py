@@ -7,7 +7,7 @@ as-of yields the same outcome, byte for byte (decision 14, 28).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -104,9 +104,13 @@ def _ranked(decision: PhaseDecision, limit: int | None = None) -> list[Candidate
     if winner is None:
         return [*rows[:limit]]
     costs = costs_of(rows)
-    defined = [place for place, cost in enumerate(costs) if cost is not None and place != winner]
-    defined.sort(key=costs.__getitem__)  # type: ignore[arg-type]  # stable: equals stay in order
-    order = [winner, *defined]
+    defined: Sequence[int] = range(len(costs))
+    if None in costs:
+        defined = [place for place, cost in enumerate(costs) if cost is not None]
+    order = sorted(defined, key=costs.__getitem__)  # type: ignore[arg-type]  # stable: equals stay in order
+    if winner in order:
+        order.remove(winner)
+    order.insert(0, winner)
     if limit is None or len(order) < limit:
         without = [place for place, cost in enumerate(costs) if cost is None and place != winner]
         order += [place for place in without if not rows[place].excluded]

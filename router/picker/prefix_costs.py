@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.events.control import KvPickSettings, PickSettings
@@ -42,6 +43,10 @@ from router.picker.softmax import softmax_index
 if TYPE_CHECKING:
     from projections.view import RankPrefix
 
+# as the numbers that tables hold
+_VERDICT_FRESH, _VERDICT_QUIET, _VERDICT_SILENT = map(int, (Verdict.FRESH, Verdict.QUIET, Verdict.SILENT))
+_VERDICT_STALLED, _VERDICT_EXCLUDED = int(Verdict.STALLED), int(Verdict.EXCLUDED)
+_SUSPECT = int(ExcludedReason.SUSPECT)
 _NEVER = -(1 << 62)
 _NO_SAMPLE = HeldSample(0, 0, _NEVER, None, None, None)
 _STALE, _UNKNOWN, _EXCLUDED, _STALLED, _NO_SIZE = 1, 2, 4, 8, FLAW_NO_SIZE  # why a rank may sit out
@@ -68,12 +73,12 @@ class Asked(NamedTuple):
 class Loads(NamedTuple):
     """What the ranks of a table have to do, in their order.
 
-    waiting, in_use: prefill tokens and decode blocks of fresh samples, 0 where none is known.
-    sits_out: why a rank may not compete, a bit for each cause.
+    tokens, blocks: to prefill and in use, of fresh samples (0 where none is known) and of
+    unanswered dispatches. sits_out: why a rank may not compete, a bit for each cause.
     """
 
-    waiting: Sequence[int]
-    in_use: Sequence[int]
+    tokens: Sequence[int]
+    blocks: Sequence[int]
     sits_out: bytearray
 
 
@@ -95,9 +100,10 @@ def score(
     else:
         is_heard = not all(why & (_STALE | _EXCLUDED) for why in sits_out)
         barred = _EXCLUDED | _NO_SIZE | (_STALLED if is_heard else 0)
-        nothing = [0] * len(table)
-        loads = Loads(nothing, nothing, sits_out)
-    competing = [place for place, why in enumerate(sits_out) if not why & barred]
+        loads = Loads(table.unanswered_tokens, table.unanswered_blocks, sits_out)
+    competing: Sequence[int] = range(len(table))
+    if any(sits_out):
+        competing = [place for place, why in enumerate(sits_out) if not why & barred]
     table.costs = _costs(asked, leg, table, loads, competing, is_comparable)
     draw = question.draws[0 if leg is Leg.PREFILL else 1 :][:1]
     if not competing:
@@ -110,14 +116,16 @@ def score(
 
 def _choose(
     table: RankTable,
-    competing: list[int],
+    competing: Sequence[int],
     temperature: float,
     draw: tuple[int, ...],
     rotation: int,
     is_comparable: bool,
 ) -> tuple[PickReason, int]:
     """Reason and place of the winner. A tie that no known backlog could have parted is told as such."""
-    costs: list[Any] = [table.costs[place] for place in competing]
+    costs: Sequence[Any] = table.costs
+    if len(competing) < len(costs):
+        costs = [costs[place] for place in competing]
     lowest = min(costs)
     equals = [place for place, cost in zip(competing, costs, strict=True) if cost == lowest]
     if temperature > 0.0 and draw:
@@ -135,35 +143,56 @@ def _choose(
 
 def _read(asked: Asked, leg: Leg, workers: tuple[Worker, ...], table: RankTable) -> Loads:
     """Read samples, dispatches and suspicions into the table's columns."""
-    at, roster = asked.question.asked_at, table.roster
+    at = asked.question.asked_at
     readings = asked.view.read(workers, at, asked.settings.ledger)
     held = [
         reading[3].get(dp_rank, _NO_SAMPLE)
-        for reading, ranks in zip(readings, roster.ranges, strict=True)
+        for reading, ranks in zip(readings, table.roster.ranges, strict=True)
         for dp_rank in ranks
     ]
     _, _, received, active, waiting, used = zip(*held, strict=True)
-    in_use = (
-        active if None not in active else [u if a is None else a for a, u in zip(active, used, strict=True)]
-    )
-    table.active_prefill, table.active_decode = waiting, in_use
-    sits_out = bytearray(roster.flaws)
     oldest = at - asked.settings.max_staleness_us
-    is_all_fresh = min(received) >= oldest
-    field = waiting if leg is Leg.PREFILL else in_use
-    if not is_all_fresh or None in field:
-        _judge(table, received, field, oldest, sits_out)
-    ages = [at - time if time < at else 0 for time in received]
-    table.ages = (
-        ages
-        if is_all_fresh
-        else [None if time == _NEVER else age for time, age in zip(received, ages, strict=True)]
-    )
+    sits_out = bytearray(table.roster.flaws)
     _add_dispatches(readings, table, sits_out)
-    if is_all_fresh and None not in waiting and None not in in_use:
-        return Loads(waiting, in_use, sits_out)
+    table.ages = [at - time for time in received] if max(received) <= at else _ages(received, at)
+    if min(received) >= oldest:
+        try:  # the usual case: every rank has a fresh sample, and none lacks a field
+            loads = Loads(
+                [*map(add, waiting, table.unanswered_tokens)],
+                [*map(add, active, table.unanswered_blocks)],
+                sits_out,
+            )
+        except TypeError:
+            pass
+        else:
+            table.active_prefill, table.active_decode = waiting, active
+            return loads
+    return _read_gaps(leg, table, (received, active, waiting, used), oldest, sits_out)
+
+
+def _read_gaps(
+    leg: Leg, table: RankTable, columns: tuple[Sequence[Any], ...], oldest: int, sits_out: bytearray
+) -> Loads:
+    """The same where samples are missing or old, or lack a field.
+
+    columns: received, active, waiting, used.
+    """
+    received, active, waiting, used = columns
+    in_use = [u if a is None else a for a, u in zip(active, used, strict=True)]
+    table.active_prefill, table.active_decode = waiting, in_use
+    table.ages = [None if time == _NEVER else age for time, age in zip(received, table.ages, strict=True)]
+    _judge(table, received, waiting if leg is Leg.PREFILL else in_use, oldest, sits_out)
     fresh = [time >= oldest for time in received]
-    return Loads(_known(waiting, fresh), _known(in_use, fresh), sits_out)
+    return Loads(
+        [*map(add, _known(waiting, fresh), table.unanswered_tokens)],
+        [*map(add, _known(in_use, fresh), table.unanswered_blocks)],
+        sits_out,
+    )
+
+
+def _ages(received: Sequence[int], at: int) -> list[int]:
+    """Samples stamped after the question are of no age."""
+    return [at - time if time < at else 0 for time in received]
 
 
 def _known(values: Sequence[int | None], fresh: list[bool]) -> list[int]:
@@ -183,21 +212,21 @@ def _judge(
         if time >= oldest:
             if value is None:
                 sits_out[place] |= _UNKNOWN
-        elif value == 0 or time == _NEVER:
-            verdicts[place] = Verdict.QUIET
-            sits_out[place] |= _STALE
-        else:
-            verdicts[place] = Verdict.SILENT
-            sits_out[place] |= _STALE | _UNKNOWN
+            continue
+        is_quiet = value == 0 or time == _NEVER
+        sits_out[place] |= _STALE if is_quiet else _STALE | _UNKNOWN
+        if verdicts[place] == _VERDICT_FRESH:  # else it is stalled or left out
+            verdicts[place] = _VERDICT_QUIET if is_quiet else _VERDICT_SILENT
 
 
 def _add_dispatches(readings: list[WorkerReading], table: RankTable, sits_out: bytearray) -> None:
     """Unanswered dispatches, and the stalls and suspicions that they raise."""
-    suspects = [reading[1] for reading in readings].count(True)
-    left_out = 0 < suspects < len(readings)
-    for number, (worker, suspect, stalled, _, unanswered) in enumerate(readings):
-        if not (unanswered or suspect or stalled):
-            continue
+    # fields by place: suspect, stalled, unanswered
+    told = [number for number, reading in enumerate(readings) if reading[4] or reading[1] or reading[2]]
+    suspects = [number for number in told if readings[number].suspect]
+    left_out = 0 < len(suspects) < len(readings)
+    for number in told:
+        worker, suspect, stalled, _, unanswered = readings[number]
         start, first, size = table.roster.starts[number], worker.dp_start_rank, worker.dp_size
         for dp_rank, (tokens, blocks) in unanswered.items():
             if 0 <= dp_rank - first < size:
@@ -205,10 +234,10 @@ def _add_dispatches(readings: list[WorkerReading], table: RankTable, sits_out: b
                 table.unanswered_blocks[start + dp_rank - first] = blocks
         for place in range(start, start + size):
             if suspect and left_out:
-                table.verdicts[place], table.excluded[place] = Verdict.EXCLUDED, ExcludedReason.SUSPECT
+                table.verdicts[place], table.excluded[place] = _VERDICT_EXCLUDED, _SUSPECT
                 sits_out[place] |= _EXCLUDED
             elif stalled:
-                table.verdicts[place] = Verdict.STALLED
+                table.verdicts[place] = _VERDICT_STALLED
                 sits_out[place] |= _STALLED
 
 
@@ -216,39 +245,35 @@ def _add_dispatches(readings: list[WorkerReading], table: RankTable, sits_out: b
 
 
 def _costs(
-    asked: Asked, leg: Leg, table: RankTable, loads: Loads, competing: list[int], is_comparable: bool
+    asked: Asked, leg: Leg, table: RankTable, loads: Loads, competing: Sequence[int], is_comparable: bool
 ) -> Sequence[float | None]:
     """The cost of each rank that competes, first as if it held nothing of the prompt."""
     isl, scale = asked.question.isl_tokens, asked.kv.prefill_scale
     sizes, needs = _sizes(table.roster, isl)
-    tokens = [w + u for w, u in zip(loads.waiting, table.unanswered_tokens, strict=True)]
-    blocks = [b + u for b, u in zip(loads.in_use, table.unanswered_blocks, strict=True)]
+    tokens, blocks = loads.tokens, loads.blocks
     costs: list[Any]
     if leg is Leg.DECODE:
         costs = [float(b + need) for b, need in zip(blocks, needs, strict=True)]
-    elif is_comparable:
+    elif not is_comparable:
+        costs = [(t + isl) / size for t, size in zip(tokens, sizes, strict=True)]
+    elif table.roster.has_one_size:
+        size, need = sizes[0], needs[0]
+        costs = [scale * ((t + isl) / size) + (b + need) for t, b in zip(tokens, blocks, strict=True)]
+    else:
         columns = zip(tokens, blocks, sizes, needs, strict=True)
         costs = [scale * ((t + isl) / size) + (b + need) for t, b, size, need in columns]
-    else:
-        costs = [(t + isl) / size for t, size in zip(tokens, sizes, strict=True)]
-    least = None
-    if asked.kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
-        least = min([tokens[place] for place in competing])
-    place_of = table.roster.place_of
-    for key, prefix in asked.prefixes.items():
-        place = place_of.get(key)
-        if place is None:
-            continue
-        excess = 0.0 if least is None else (tokens[place] - least) / isl
-        overlap, credit = _credit(asked.kv, prefix, excess, table, place)
-        size = sizes[place]
-        need = max(0, needs[place] - overlap)
+    for place, overlap, credit in _credits(asked, leg, table, tokens, competing):
+        need = needs[place] - overlap
+        if need < 0:
+            need = 0
         if leg is Leg.DECODE:
             cost = blocks[place] + need - credit
             costs[place] = cost if cost > 0.0 else 0.0
         elif is_comparable:
-            cached = min(overlap * size, isl)
-            adjusted = (tokens[place] + (isl - cached) + cached) / size - credit
+            cached = overlap * sizes[place]
+            if cached > isl:
+                cached = isl
+            adjusted = (tokens[place] + (isl - cached) + cached) / sizes[place] - credit
             costs[place] = scale * (adjusted if adjusted > 0.0 else 0.0) + (blocks[place] + need)
         else:
             costs[place] -= credit
@@ -259,26 +284,43 @@ def _costs(
     return costs
 
 
+def _credits(
+    asked: Asked, leg: Leg, table: RankTable, tokens: Sequence[int], competing: Sequence[int]
+) -> list[tuple[int, int, float]]:
+    """(place, overlap, credit) of ranks that hold anything, written into the table's columns too."""
+    kv, isl = asked.kv, asked.question.isl_tokens
+    place_of, overlaps, predicted, credits_ = (
+        table.roster.place_of.get,
+        table.overlaps,
+        table.predicted,
+        table.credits,
+    )
+    least = None
+    if kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
+        least = min([tokens[place] for place in competing])
+    full, found = kv.overlap_credit, []
+    for key, (device, host, disk, expected) in asked.prefixes.items():
+        place = place_of(key)
+        if place is None:
+            continue
+        overlap = device if device >= expected else expected
+        each = full
+        if least is not None:
+            each = full * (1.0 / (1.0 + kv.credit_decay * ((tokens[place] - least) / isl)))
+        credit = each * overlap
+        if host or disk:
+            host_end = device + host
+            table.host[place] = host = max(0, host_end - overlap)
+            table.disk[place] = disk = max(0, host_end + disk - max(host_end, overlap))
+            credit = credit + kv.host_credit * host + kv.disk_credit * disk
+        overlaps[place], predicted[place], credits_[place] = overlap, overlap - device, credit
+        found.append((place, overlap, credit))
+    return found
+
+
 def _sizes(roster: Roster, isl: int) -> tuple[Sequence[int], Sequence[int]]:
     """Block size of each rank (1 where it has none and sits out), and the prompt's blocks at that size."""
     sizes = roster.usable_sizes
     if roster.has_one_size:
         return sizes, [-(-isl // sizes[0])] * len(sizes)
     return sizes, [-(-isl // size) for size in sizes]
-
-
-def _credit(
-    kv: KvPickSettings, prefix: RankPrefix, excess: float, table: RankTable, place: int
-) -> tuple[int, float]:
-    """Overlap and credit of one rank, written into its columns."""
-    device, host, disk, predicted = prefix
-    overlap = device if device >= predicted else predicted
-    decay = 1.0 / (1.0 + kv.credit_decay * excess)
-    credit = kv.overlap_credit * decay * overlap
-    if host or disk:
-        host_end = device + host
-        table.host[place] = host = max(0, host_end - overlap)
-        table.disk[place] = disk = max(0, host_end + disk - max(host_end, overlap))
-    credit = credit + kv.host_credit * host + kv.disk_credit * disk
-    table.overlaps[place], table.predicted[place], table.credits[place] = overlap, overlap - device, credit
-    return overlap, credit

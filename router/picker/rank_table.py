@@ -17,6 +17,7 @@ from projections.events.picks import ExcludedReason, Verdict
 from projections.registry.fleet import Fleet, Worker
 from router.picker.candidates import remember
 from router.picker.rows import (
+    ALL_KNOWN,
     LAYOUT_PREFIX,
     TABLES_REMEMBERED,
     CandidateRow,
@@ -27,6 +28,7 @@ from router.picker.rows import (
 )
 
 FLAW_NO_SIZE = 16  # a bit
+_FRESH = bytes((Verdict.FRESH,))
 _new: Any = tuple.__new__
 
 
@@ -107,8 +109,8 @@ class RankTable(Sequence[CandidateRow]):
         self.ages: Sequence[int | None] = ()
         self.unanswered_tokens = [0] * count
         self.unanswered_blocks = [0] * count
-        self.verdicts = [Verdict.FRESH] * count
-        self.excluded = [ExcludedReason.NONE] * count
+        self.verdicts = bytearray(_FRESH) * count
+        self.excluded = bytearray(count)
         self.overlaps = [0] * count
         self.host = [0] * count
         self.disk = [0] * count
@@ -129,7 +131,8 @@ class RankTable(Sequence[CandidateRow]):
             *self.roster.keys[place], self.costs[place],
             self.active_prefill[place], self.active_decode[place],
             self.unanswered_tokens[place], self.unanswered_blocks[place],
-            self.ages[place], self.verdicts[place], self.excluded[place], self.overlaps[place],
+            self.ages[place], Verdict(self.verdicts[place]), ExcludedReason(self.excluded[place]),
+            self.overlaps[place],
             self.host[place], self.disk[place], self.predicted[place], self.credits[place],
         )  # fmt: skip
         row: CandidateRow = _new(CandidateRow, fields)
@@ -138,20 +141,21 @@ class RankTable(Sequence[CandidateRow]):
     def pack(self) -> bytes:
         """The bytes that `pack_rows` makes of its rows."""
         roster, count = self.roster, len(self.verdicts)
-        known, (costs, prefill, decode, ages) = without_none(
-            (self.costs, self.active_prefill, self.active_decode, self.ages), count
-        )
-        rest = (
-            self.unanswered_tokens, self.unanswered_blocks, ages, self.overlaps, self.host, self.disk,
+        wholes = (
+            self.unanswered_tokens, self.unanswered_blocks, self.overlaps, self.host, self.disk,
             self.predicted,
         )  # fmt: skip
+        known = bytes((ALL_KNOWN,)) * count
+        optional = self.costs, self.active_prefill, self.active_decode, self.ages
         try:
-            numbers = _packed(count, costs, prefill, decode, *rest, self.credits)
-        except struct.error:
-            whole = [bounded("Q", column) for column in (prefill, decode, *rest)]
-            numbers = _packed(count, costs, *whole, self.credits)
-        verdicts, excluded = bytes(self.verdicts), bytes(self.excluded)
-        return b"".join((roster.head, roster.places, known, verdicts, excluded, roster.identities, numbers))
+            parts = _packed(count, *optional, *wholes, self.credits)
+        except struct.error:  # something is unknown, or wider than its column
+            known, filled = without_none(optional, count)
+            whole = [bounded("Q", column) for column in (*filled[1:], *wholes)]
+            parts = _packed(count, filled[0], *whole, self.credits)
+        return b"".join(
+            (roster.head, roster.places, known, self.verdicts, self.excluded, roster.identities, parts)
+        )
 
 
 def costs_of(rows: Sequence[CandidateRow]) -> Sequence[float | None]:
@@ -171,6 +175,7 @@ def _numbers(count: int) -> struct.Struct:
 
 
 def _packed(count: int, *columns: Sequence[Any]) -> bytes:
+    """costs, prefill, decode, ages, tokens, blocks, overlaps, host, disk, predicted, credits."""
     # written out: one call with many stars is twice as fast as a chain
     a, b, c, d, e, f, g, h, i, j, k = columns
-    return _numbers(count).pack(*a, *b, *c, *d, *e, *f, *g, *h, *i, *j, *k)
+    return _numbers(count).pack(*a, *b, *c, *e, *f, *d, *g, *h, *i, *j, *k)

@@ -46,6 +46,7 @@ LAYOUT = 1
 LAYOUT_PREFIX = 2
 TABLES_REMEMBERED = 256  # shapes of tables and lists of namespaces
 _COST, _PREFILL, _DECODE, _AGE = 1, 2, 4, 8
+ALL_KNOWN = _COST | _PREFILL | _DECODE | _AGE
 _COLUMNS = {LAYOUT: "BBBBIQdQQQQQQ", LAYOUT_PREFIX: "BBBBIQdQQQQQQQQQd"}
 _ROW_BYTES = {layout: struct.calcsize("<" + columns) for layout, columns in _COLUMNS.items()}
 _COUNT = struct.Struct("<I")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings
 from projections.events.envelope import Record
 from projections.events.kinds import KIND_OF_FACT
-from projections.events.picks import DispatchEnded, EndStatus, Outcome, PickMade, Question
+from projections.events.picks import DispatchEnded, EndStatus, KvResult, Outcome, PickMade, Question
 from projections.events.signals import (
     Family,
     SampleReceived,
@@ -146,6 +146,45 @@ def a_view(
 ) -> View:
     """A view of what a test prepared; whatever is not given is empty."""
     return View(0, fleet, load or LoadStore(), ledger or Ledger(), overlay or Overlay())
+
+
+class PrefixView(View):
+    """A view whose ranks hold what a test says: (instance id, rank) -> (device, host, disk, predicted)."""
+
+    __slots__ = ("held",)
+
+    def prefixes(self, question: Question, kv: KvPickSettings) -> dict[tuple[str, int, int], Any]:
+        """What was said, of any namespace that has such a worker."""
+        return {
+            (*key, rank): prefix
+            for key in self.fleet.workers
+            for (instance, rank), prefix in self.held.items()
+            if instance == key.instance_id
+        }
+
+
+def a_prefix_view(
+    fleet: Fleet,
+    held: dict[tuple[int, int], tuple[int, int, int, int]],
+    load: LoadStore | None = None,
+    ledger: Ledger | None = None,
+    overlay: Overlay | None = None,
+) -> PrefixView:
+    """A view whose ranks hold these prefixes."""
+    view = PrefixView(0, fleet, load or LoadStore(), ledger or Ledger(), overlay or Overlay())
+    view.held = held
+    return view
+
+
+def kv_settings(**fields: Any) -> KvPickSettings:
+    """The specification's weights: credit 1, scale 1, temperature 0."""
+    values: dict[str, Any] = {"overlap_credit": 1.0, "prefill_scale": 1.0, "temperature": 0.0}
+    return KvPickSettings(**(values | fields))
+
+
+def a_kv_question(isl_tokens: int = 160, **fields: Any) -> Question:
+    """A question whose prompt was read: 160 tokens, 10 blocks of 16."""
+    return a_question(prompt_result=int(KvResult.READY), isl_tokens=isl_tokens, **fields)
 
 
 def made(question: Question, outcome: Outcome, number: int = 1, pick_id: bytes | None = None) -> PickMade:
