@@ -171,6 +171,11 @@ def freeze_question(
     name = served_model(model, settings)
     namespaces = tuple(sorted(frozenset(settings.namespaces).intersection(eligible)))
     turns = tuple(rotations.prefill(name, namespace) for namespace in namespaces)
+    decode_turns: tuple[int, ...] = ()
+    newest = turns[0] if turns else 0
+    if settings.kv is not None and len(turns) > 1:
+        newest = rotations.prefill_of_all(name)
+        decode_turns = tuple(rotations.decode_inside(name, namespace) for namespace in namespaces)
     return Question(
         request_id=request_id,
         send=send,
@@ -181,13 +186,14 @@ def freeze_question(
         namespaces=namespaces,
         absent=tuple(sorted((space, int(cause)) for space, cause in absent)),
         estimated_tokens=estimated_tokens,
-        rotation_prefill=turns[0] if turns else 0,
+        rotation_prefill=newest,
         rotation_decode=rotations.decode(name),
         draws=draws,
         rotations_prefill=turns if len(turns) > 1 else (),
         prompt_result=int(prompt.result),
         isl_tokens=prompt.isl_tokens,
         hashes=block_hashes_of(prompt) if prompt.result is KvResult.READY else (),
+        rotations_decode=decode_turns,
     )
 
 

@@ -273,7 +273,7 @@ class RouterService:
         )
         question = self._recorded(question, view, held.pick)
         outcome = self._picker(view, question, held.pick)
-        self._rotations.advance(question.served_model, outcome)
+        self._rotations.advance(question.served_model, outcome, by_prefix=held.pick.kv is not None)
         fact = PickMade(
             pick_id=os.urandom(PICK_ID_BYTES),
             replica=log.replica,

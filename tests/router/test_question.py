@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings
 from projections.events.picks import AbsentCause, KvResult, Outcome, PhaseOutcome
 from router.question import (
     PromptFacts,
@@ -173,3 +173,17 @@ def test_digests_tell_prompts_apart_that_are_cut_alike() -> None:
     other = READY._replace(hashes=((16, _packed(1, 2, 3, 4, 5, 9)),))
     one, two = (cut_hashes(_question(prompt=facts), {16: 1}).hashes[0] for facts in (READY, other))
     assert one.hashes == two.hashes and one.digest != two.digest
+
+
+@pytest.mark.req("KVP-04", "MNS-05")
+def test_prefix_aware_picks_have_rotations_of_all_namespaces_and_inside_each() -> None:
+    rotations = Rotations()
+    phase = PhaseOutcome(1, None, 0, None, b"")
+    settings = SETTINGS._replace(kv=KvPickSettings(1.0, 1.0, 0.0))
+    rotations.advance("one", Outcome("red", phase, phase, 3, 5, b""), by_prefix=True)
+    question = _question(rotations=rotations, settings=settings)
+    assert question.namespaces == ("blue", "red")
+    assert (question.rotation_prefill, question.rotations_prefill) == (3, (0, 3))
+    assert (question.rotation_decode, question.rotations_decode) == (5, (0, 5))
+    alone = _question(rotations=rotations, settings=settings, eligible=("red",))
+    assert (alone.rotation_prefill, alone.rotations_prefill, alone.rotations_decode) == (3, (), ())

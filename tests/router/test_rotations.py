@@ -35,6 +35,17 @@ def test_prefill_turns_inside_each_namespace_by_itself() -> None:
     assert rotations.decode("a") == 3
 
 
+@pytest.mark.req("KVP-04", "MNS-05")
+def test_prefix_aware_picks_turn_over_all_namespaces_and_then_inside_one() -> None:
+    rotations = Rotations()
+    rotations.advance("a", outcome(3, 1, "one"), by_prefix=True)
+    rotations.advance("a", outcome(4, 7, "two"), by_prefix=True)
+    rotations.advance("a", outcome(9, 8, "two"))
+    assert rotations.prefill_of_all("a") == 4
+    assert (rotations.decode_inside("a", "one"), rotations.decode_inside("a", "two")) == (1, 7)
+    assert rotations.decode("a") == 8
+
+
 @pytest.mark.req("PICK-09")
 def test_rotation_that_was_used_longest_ago_goes_first() -> None:
     rotations = Rotations(limit=4)
