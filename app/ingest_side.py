@@ -2,12 +2,14 @@
 
 Discovery is started once the fold holds this owner's own claim, with what the fold holds;
 subscriptions follow the folded fleet, not what discovery has just said. So what is dialled
-is what the log says, in a replay too.
+is what the log says, in a replay too. Block events are subscribed to while the fold is in the
+mode that indexes them, and in no other (KVX-20).
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -21,18 +23,29 @@ from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import RawFrames, raw_digest
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.subscriptions.families import KV_FAMILY, LOAD_FAMILY, FamilyPlan
 from ingest.subscriptions.supervisor import SubscriptionRow, Subscriptions
 from ingest.wire.zmtp_frames import Message, encode_message
-from projections.events.signals import FrameRefused, SampleReceived
+from projections.bounds import MIB
+from projections.events.signals import FrameRefused, KvBatchReceived, SampleReceived
 from projections.fold import Fold
+from projections.fold_modes import KV_INDEX
 from projections.notices import DiscoveryNotice, Notice
 
 log = structlog.get_logger("picklog.ingest")
 
-RAW_PENDING_MAX = 4096  # raw frames whose sample is not acknowledged yet, oldest out
+RAW_PENDING_MAX = 4096  # raw frames whose fact is not acknowledged yet, oldest out
+RAW_PENDING_BYTES_MAX = 32 * MIB  # as much as may be pending before the log sheds
 STOP_S_MAX = 10.0
 
 Fact = tuple[Any, ...]
+
+
+_IMPORTANCE = {
+    SampleReceived: Importance.SAMPLE,
+    FrameRefused: Importance.SAMPLE,
+    KvBatchReceived: Importance.KV,
+}
 
 
 class IngestMetrics(Protocol):
@@ -64,11 +77,13 @@ class IngestSide:
         self._subscription_settings = subscriptions
         self._raw = raw
         self._raw_pending: OrderedDict[int, bytes] = OrderedDict()
+        self._raw_pending_bytes = 0
         self._on_state = on_state
         self._runner: DiscoveryRunner | None = None
         self._subscriptions: Subscriptions | None = None
+        self._kv_subscriptions: Subscriptions | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._followed = -1
+        self._followed: tuple[int, bool] | None = None
 
     @property
     def is_running(self) -> bool:
@@ -88,23 +103,32 @@ class IngestSide:
             pass_number=max((held.pass_number for held in passes.values()), default=0),
             is_shedding=self._is_shedding,
         )
-        self._subscriptions = Subscriptions(
+        self._subscriptions = self._subscriptions_of(LOAD_FAMILY, fold)
+        self._kv_subscriptions = self._subscriptions_of(KV_FAMILY, fold)
+        self._tasks.append(asyncio.create_task(self._supervised(self._runner.run(), "discovery")))
+        self.follow(fold)
+
+    def follow(self, fold: Fold) -> None:
+        """Let subscriptions follow the fleet and the fold's mode; cheap when both are the same."""
+        subscriptions, kv_subscriptions = self._subscriptions, self._kv_subscriptions
+        if subscriptions is None or kv_subscriptions is None:
+            return
+        followed = fold.state.registry.generation, KV_INDEX in fold.state.intake.fold_mode
+        if followed != self._followed:
+            self._followed = followed
+            subscriptions.follow(fold.state.registry.fleet)
+            kv_subscriptions.follow(fold.state.registry.fleet, is_wanted=followed[1])
+
+    def _subscriptions_of(self, plan: FamilyPlan, fold: Fold) -> Subscriptions:
+        return Subscriptions(
             self._append,
-            self._subscription_settings,
+            _settings_of(plan, self._subscription_settings),
+            plan,
             held=fold.state.status.subscriptions.values(),
             keep_raw=self._keep_raw if self._raw is not None else None,
             is_shedding=self._is_shedding,
             on_notice=self._metrics.noticed,
         )
-        self._tasks.append(asyncio.create_task(self._supervised(self._runner.run(), "discovery")))
-        self.follow(fold)
-
-    def follow(self, fold: Fold) -> None:
-        """Let subscriptions follow the fleet; cheap when its generation is the same."""
-        generation = fold.state.registry.generation
-        if self._subscriptions is not None and generation != self._followed:
-            self._followed = generation
-            self._subscriptions.follow(fold.state.registry.fleet)
 
     def reconfigure(self, discovery: DiscoverySettings, subscriptions: SubscriptionSettings) -> None:
         """Other settings are in force; what did not change goes on undisturbed (REL-02..08)."""
@@ -113,8 +137,8 @@ class IngestSide:
             self._runner.replace(discovery)
         if subscriptions != self._subscription_settings:
             self._subscription_settings = subscriptions
-            if self._subscriptions is not None:
-                self._subscriptions.replace(subscriptions)
+            for plan, running in self._families():
+                running.replace(_settings_of(plan, subscriptions))
 
     def repeat_pass(self, fold: Fold) -> None:
         """The fold holds other keys than discovery believes: read everything again."""
@@ -123,7 +147,7 @@ class IngestSide:
 
     def subscription_rows(self) -> list[SubscriptionRow]:
         """Where each subscription stands now."""
-        return self._subscriptions.rows() if self._subscriptions is not None else []
+        return [row for _, running in self._families() for row in running.rows()]
 
     @property
     def is_connected(self) -> bool:
@@ -134,8 +158,7 @@ class IngestSide:
         """End discovery and all subscriptions, within STOP_S_MAX (REL-12)."""
         if self._runner is not None:
             self._runner.stop()
-        if self._subscriptions is not None:
-            await self._subscriptions.stop()
+        await asyncio.gather(*(running.stop() for _, running in self._families()))
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=STOP_S_MAX)
             for task in late:
@@ -150,16 +173,16 @@ class IngestSide:
         except Exception:
             log.exception("a task ended by a fault", task=what)
 
+    def _families(self) -> list[tuple[FamilyPlan, Subscriptions]]:
+        """What has been started."""
+        both = ((LOAD_FAMILY, self._subscriptions), (KV_FAMILY, self._kv_subscriptions))
+        return [(plan, running) for plan, running in both if running is not None]
+
     def _append(self, fact: Fact) -> None:
-        kind = type(fact)
-        if kind is not SampleReceived:
-            importance = Importance.SAMPLE if kind is FrameRefused else Importance.CONTROL
-            self._writer.append(fact, importance=importance)
-            return
-        digest = fact[-1]
-        frames = self._raw_pending.pop(digest, None) if digest is not None else None
+        importance = _IMPORTANCE.get(type(fact), Importance.CONTROL)
+        frames = self._taken_raw(fact) if isinstance(fact, SampleReceived | KvBatchReceived) else None
         if frames is None or self._raw is None:
-            self._writer.append(fact, importance=Importance.SAMPLE)
+            self._writer.append(fact, importance=importance)
             return
         raw, kept, writer = self._raw, frames, self._writer
 
@@ -167,16 +190,28 @@ class IngestSide:
             if receipt.status is Status.ACKNOWLEDGED and receipt.offset is not None:
                 raw.put(receipt.offset, kept, writer.log_time_now())
 
-        self._writer.append(fact, importance=Importance.SAMPLE, on_done=done)
+        self._writer.append(fact, importance=importance, on_done=done)
 
     def _is_shedding(self) -> bool:
         return self._writer.is_shedding
 
     def _keep_raw(self, message: Message) -> int | None:
-        """Hold the frames until their sample has an offset; the digest that links both."""
+        """Hold the frames until their fact is appended; the digest that links both."""
         packed = encode_message(message)
         digest = raw_digest(packed)
+        self._raw_pending_bytes += len(packed) - len(self._raw_pending.pop(digest, b""))
         self._raw_pending[digest] = packed
-        while len(self._raw_pending) > RAW_PENDING_MAX:
-            self._raw_pending.popitem(last=False)
+        while len(self._raw_pending) > RAW_PENDING_MAX or self._raw_pending_bytes > RAW_PENDING_BYTES_MAX:
+            self._raw_pending_bytes -= len(self._raw_pending.popitem(last=False)[1])
         return digest
+
+    def _taken_raw(self, fact: SampleReceived | KvBatchReceived) -> bytes | None:
+        """The frames that were held for a fact, which now go with it."""
+        frames = self._raw_pending.pop(fact.raw_digest, None) if fact.raw_digest is not None else None
+        self._raw_pending_bytes -= len(frames or b"")
+        return frames
+
+
+def _settings_of(plan: FamilyPlan, settings: SubscriptionSettings) -> SubscriptionSettings:
+    """A family's own: engines publish block events alone, and a change of them restarts no other."""
+    return settings if plan is KV_FAMILY else dataclasses.replace(settings, engine_sources=())

@@ -1,8 +1,8 @@
-"""A log whose load samples are decoded anew from their raw frames, for `replay whatif --redecode`.
+"""A log whose samples and block events are decoded anew from raw frames, for `replay whatif --redecode`.
 
-A record stays as it is where its frame is not kept, and keeps its offset, time and writer in any
-case. A frame that is refused now takes its sample with it: a refusal stands in its place.
-Records are made anew in memory; the log itself is only read.
+A record stays as it is where its frame is not kept, as those of engines never are, and keeps its
+offset, time and writer in any case. A frame that is refused now takes its record with it: a refusal
+stands in its place. Records are made anew in memory; the log itself is only read.
 """
 
 from __future__ import annotations
@@ -11,22 +11,25 @@ from collections.abc import Iterator, Sequence
 
 from ingest.log.raw_frames import KeptFrames, Lost
 from ingest.wire.publisher_frames import Refused, decode_sample_message
+from ingest.wire.router_events import decode_kv_message
 from ingest.wire.zmtp_frames import decode_message
 from projections.events.codec import RecordRefused, decode_record, encode_record
 from projections.events.envelope import Record
 from projections.events.kinds import KIND_OF_FACT
 from projections.events.ports import CheckpointInfo, CheckpointStore, LogReader, RecordBatch
-from projections.events.signals import Family, FrameRefused, SampleReceived
+from projections.events.signals import Family, FrameRefused, KvBatchReceived, SampleReceived
 from projections.notices import FrameResult
 from replay.log_walk import kind_byte
 
-_SAMPLE = KIND_OF_FACT[SampleReceived]
+_KINDS = frozenset((KIND_OF_FACT[SampleReceived], KIND_OF_FACT[KvBatchReceived]))
+
+_NO_MESSAGE = Refused(FrameResult.MALFORMED, None)
 
 
 class Redecoded:
-    """What came of the samples that were read, each counted once.
+    """What came of the samples and batches that were read, each counted once.
 
-    same, changed: decoded anew. refused: no sample any more. not_kept: their frames are gone,
+    same, changed: decoded anew. refused: nothing any more. not_kept: their frames are gone,
     damaged: no longer what was kept; both stay as they are.
     """
 
@@ -66,7 +69,7 @@ class RedecodedLog:
             RecordBatch(
                 batch.first_offset,
                 [
-                    self._anew(offset, data) if kind_byte(data) == _SAMPLE else data
+                    self._anew(offset, data) if kind_byte(data) in _KINDS else data
                     for offset, data in enumerate(batch.records, batch.first_offset)
                 ],
             )
@@ -83,7 +86,7 @@ class RedecodedLog:
         except RecordRefused:
             return data
         said = record.fact
-        assert isinstance(said, SampleReceived)
+        assert isinstance(said, SampleReceived | KvBatchReceived)
         frame = Lost.GONE if said.raw_digest is None else self._frames.get(offset, said.raw_digest)
         if isinstance(frame, Lost):
             self._count(offset, "not_kept" if frame is Lost.GONE else "damaged")
@@ -92,7 +95,7 @@ class RedecodedLog:
         if fact == said:
             self._count(offset, "same")
             return data
-        self._count(offset, "changed" if isinstance(fact, SampleReceived) else "refused")
+        self._count(offset, "refused" if isinstance(fact, FrameRefused) else "changed")
         return _in_place_of(record, fact)
 
     def _count(self, offset: int, name: str) -> None:
@@ -102,30 +105,40 @@ class RedecodedLog:
             setattr(self.counts, name, getattr(self.counts, name) + 1)
 
 
-def decoded_anew(said: SampleReceived, frame: bytes) -> SampleReceived | FrameRefused:
-    """What the frame of a recorded sample says to today's decoder."""
+def decoded_anew(
+    said: SampleReceived | KvBatchReceived, frame: bytes
+) -> SampleReceived | KvBatchReceived | FrameRefused:
+    """What the frame of a recorded sample or batch says to today's decoder."""
     frames = decode_message(frame)
-    found = (
-        Refused(FrameResult.MALFORMED, None)
-        if frames is None
-        else decode_sample_message(frames, said.publisher_id)
-    )
-    if isinstance(found, Refused):
-        return FrameRefused(
-            int(Family.LOAD), said.namespace, said.publisher_id, said.connection, int(found.result), 1
+    if isinstance(said, SampleReceived):
+        sample = decode_sample_message(frames, said.publisher_id) if frames is not None else _NO_MESSAGE
+        if isinstance(sample, Refused):
+            return _refused(said, Family.LOAD, sample)
+        return said._replace(
+            sequence=sample.sequence,
+            worker_id=sample.worker_id,
+            dp_rank=sample.dp_rank,
+            active_decode_blocks=sample.active_decode_blocks,
+            active_prefill_tokens=sample.active_prefill_tokens,
+            kv_used_blocks=sample.kv_used_blocks,
+            published_at_ms=sample.published_at_ms,
         )
+    batch = decode_kv_message(frames, said.publisher_id) if frames is not None else _NO_MESSAGE
+    if isinstance(batch, Refused):
+        return _refused(said, Family.KV, batch)
     return said._replace(
-        sequence=found.sequence,
-        worker_id=found.worker_id,
-        dp_rank=found.dp_rank,
-        active_decode_blocks=found.active_decode_blocks,
-        active_prefill_tokens=found.active_prefill_tokens,
-        kv_used_blocks=found.kv_used_blocks,
-        published_at_ms=found.published_at_ms,
+        sequence=batch.sequence,
+        heads=batch.heads,
+        hashes=batch.hashes,
+        published_at_ms=batch.published_at_ms,
     )
 
 
-def _in_place_of(record: Record, fact: SampleReceived | FrameRefused) -> bytes:
+def _refused(said: SampleReceived | KvBatchReceived, family: Family, found: Refused) -> FrameRefused:
+    return FrameRefused(int(family), said.namespace, said.publisher_id, said.connection, int(found.result), 1)
+
+
+def _in_place_of(record: Record, fact: tuple[object, ...]) -> bytes:
     return encode_record(record.time, record.writer, record.epoch, record.sequence, fact)
 
 

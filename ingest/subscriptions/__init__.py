@@ -1,10 +1,15 @@
-"""Load subscriptions: one bounded connection to every publisher that the folded fleet names.
+"""Subscriptions: one bounded connection to every publisher that the folded fleet names, a family each.
 
 | module | idea |
 | --- | --- |
 | `supervisor` | running subscriptions follow the fleet: admission, restarts, a stalled loop, the end |
 | `subscriber` | one publisher for as long as its record exists: sessions, waits between them, facts |
 | `session` | one connection: the ZMTP machine behind an asyncio transport |
+| `families` | which publishers a family listens to: load samples, block events, engines |
+| `message_stream` | the port between a subscriber and what its family makes of messages |
+| `sample_stream` | load samples, merged to the newest of each rank |
+| `event_stream` | block events, one record a frame; reads nothing while the log sheds |
+| `engine_stream` | the same of an engine without a relay |
 | `continuity` | numbers of one connection: gaps, repeats, merging to the newest sample of a rank |
 | `refusal_counts` | refused frames, told once a second and result |
 | `connectors` | how a connection is made: direct TCP, allowed addresses, limits |

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from ingest.subscriptions.addresses import Address, AddressPolicy, IpAddress, parse_address, plain_ip
 from ingest.subscriptions.reasons import Reason
 from ingest.subscriptions.resolver import LookupFailed, Resolver, ResolverBusy
+from ingest.wire.engine_events import EngineSource
 from ingest.wire.zmtp_limits import KV_METRICS_LIMITS
 from projections.events.signals import Transport
 
@@ -32,13 +33,15 @@ KEEPALIVE_PROBES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSettings:
-    """What subscriptions are started with; another value restarts them all (REL-03).
+    """What subscriptions are started with; another transport or list restarts them all (REL-03).
 
     allow: networks that may be dialled, None for any.
+    engine_sources: engines whose block events are read without a relay; only those that change restart.
     """
 
     transport: Transport = Transport.DIRECT
     allow: tuple[str, ...] | None = None
+    engine_sources: tuple[EngineSource, ...] = ()
 
 
 class ConnectFailed(Exception):

@@ -18,6 +18,7 @@ class Reason(StrEnum):
     SETTINGS_CHANGED = "settings_changed"
     # CONNECTED
     CONNECTED = "connected"
+    RESTARTED = "restarted"  # numbers of an engine went back: another process at this address
     # BACKOFF
     BAD_ADDRESS = "bad_address"
     DENIED_ADDRESS = "denied_address"

@@ -26,18 +26,18 @@ class RefusalCounts:
         self._told_at_s: dict[FrameResult, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def count(self, result: FrameResult) -> None:
-        """One more frame with this result."""
+    def count(self, result: FrameResult, times: int = 1) -> None:
+        """More frames, or events of one, with this result."""
         if result in self._counts:
-            self._counts[result] += 1
+            self._counts[result] += times
             return
         loop = asyncio.get_running_loop()
         told_at_s = self._told_at_s.get(result)
         if told_at_s is None or loop.time() >= told_at_s + EVERY_S:
             self._told_at_s[result] = loop.time()
-            self._tell(result, 1)
+            self._tell(result, times)
             return
-        self._counts[result] = 1
+        self._counts[result] = times
         if self._timer is None:
             self._timer = loop.call_at(told_at_s + EVERY_S, self._tell_due)
 

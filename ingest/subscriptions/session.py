@@ -67,6 +67,16 @@ class ZmtpSession(asyncio.BufferedProtocol):
             self._transport.abort()
         self._listener.session_ended(reason, detail)
 
+    def hold(self) -> None:
+        """Read nothing more until `release`; what the peer sends waits in the socket, then with the peer."""
+        if self._transport is not None and not self.has_ended:
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self.has_ended:
+            self._transport.resume_reading()
+
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -4,19 +4,14 @@ Facts go to the log through `append`:
 
     SubscriptionChanged   when the state or, in backoff, the reason changed; the first CONNECTING
                           is told, later dials are not, so a peer that is down for hours is silent
-    SampleReceived        the newest of each rank
     FrameRefused          once a second and result
-
-A lone sample is told at once. After n of them the next are told no sooner than n quarters of a
-millisecond later, at least 2 ms, and merged until then: at most some 4,000 records a second and
-publisher, whatever it sends. While the log sheds they are merged for longer. A burst over more
-ranks than may wait is told ahead of its time, up to DEBT_S.
+    and what the publisher's stream makes of its messages (`message_stream`)
 
 A connection has a number, from 1, that never comes back for this publisher; it grows when the
 handshake is over. Retries go on as long as the record exists (B-069): nobody tells us that a
 publisher now listens.
 
-Sources: decisions 15, 17; requirement rows LOAD-22, STORE-13, ZMTP-09, ZMTP-10; B-071, B-072.
+Sources: decision 17; requirement rows LOAD-22, STORE-13, ZMTP-09, ZMTP-10; field report B-072.
 """
 
 from __future__ import annotations
@@ -24,38 +19,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from ingest.subscriptions.connectors import ConnectFailed, Connector
-from ingest.subscriptions.continuity import Continuity
 from ingest.subscriptions.dial_gate import DialGate
 from ingest.subscriptions.loop_watch import LoopWatch
+from ingest.subscriptions.message_stream import Fact, StreamPlan
 from ingest.subscriptions.reasons import Reason
 from ingest.subscriptions.reconnect_wait import ReconnectWait
 from ingest.subscriptions.refusal_counts import RefusalCounts
 from ingest.subscriptions.session import ZmtpSession
-from ingest.wire.publisher_frames import KV_METRICS_TOPIC, Refused, decode_sample_message
 from ingest.wire.zmtp_frames import Message
-from ingest.wire.zmtp_limits import ZmtpLimits
-from projections.events.signals import (
-    Family,
-    FrameRefused,
-    SampleReceived,
-    SubscriptionChanged,
-    SubscriptionState,
-)
+from projections.events.signals import FrameRefused, SubscriptionChanged, SubscriptionState
+from projections.identity import PublisherKey
 from projections.notices import FrameResult, Notice, StatusNotice
 from projections.registry.fleet import Publisher
 
-MERGE_S_MIN: Final = 0.002
-RECORD_S: Final = 0.00025  # time that one record of a publisher must be worth
-DEBT_S: Final = 0.25
-SHED_PAUSE_S: Final = 0.05  # between two looks whether the log takes samples again
-
 # Counted as refused too, so that it shows in the metrics: the rest is a matter of networks.
 _COUNTED: Final = frozenset((Reason.TRANSPORT_REFUSED, Reason.DENIED_ADDRESS))
-
-Fact = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +44,14 @@ class SubscriberPorts:
     """What all subscribers of a process share.
 
     append:      takes facts in order; must not block or raise.
-    keep_raw:    keeps the frames of a sample, returns their digest; None where nothing is kept.
-    is_shedding: whether the log takes no samples now.
+    keep_raw:    keeps the frames of a fact, returns their digest; None where nothing is kept.
+    is_shedding: whether the log takes no samples and block events now.
     on_notice:   what people should read.
     random_unit: numbers from 0 up to 1.
     """
 
     append: Callable[[Fact], object]
     connector: Connector
-    limits: ZmtpLimits
     gate: DialGate
     watch: LoopWatch
     random_unit: Callable[[], float]
@@ -83,29 +63,32 @@ class SubscriberPorts:
 class Subscriber:
     """See the module's text. `run` is its task; `close` silences it at once, whatever the task does.
 
-    publisher: as the fleet names it. connection: number of its last connection so far.
+    publisher: as the fleet names it. connection: number of its last connection so far. To its
+    stream it is the StreamHost.
     """
 
     __slots__ = (
-        "_connected_at_s", "_continuity", "_ended", "_is_closed", "_ports", "_quiet_until_s", "_refusals",
-        "_session", "_timer", "_told", "_wait", "connection", "publisher", "reason", "state",
+        "_connected_at_s", "_ended", "_is_closed", "_plan", "_ports", "_refusals", "_session", "_stream",
+        "_told", "_wait", "connection", "key", "publisher", "reason", "state",
     )  # fmt: skip
 
-    def __init__(self, publisher: Publisher, connection: int, ports: SubscriberPorts) -> None:
+    def __init__(
+        self, publisher: Publisher, connection: int, ports: SubscriberPorts, plan: StreamPlan
+    ) -> None:
         self.publisher = publisher
+        self.key: PublisherKey = publisher.key
         self.connection = connection
         self.state = SubscriptionState.PENDING
         self.reason = Reason.STARTED
         self._ports = ports
-        self._wait = ReconnectWait(ports.limits, ports.random_unit)
-        self._continuity = Continuity()
+        self._plan = plan
+        self._wait = ReconnectWait(plan.limits, ports.random_unit)
+        self._stream = plan.make(self)
         self._refusals: RefusalCounts | None = None  # most publishers never need it
         self._session: ZmtpSession | None = None
         self._ended: asyncio.Future[None] | None = None
         self._connected_at_s: float | None = None
-        self._quiet_until_s = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._told: tuple[SubscriptionState, Reason] | None = None
+        self._told: tuple[SubscriptionState, Reason, int] | None = None
         self._is_closed = False
 
     def start(self, reason: Reason) -> None:
@@ -123,7 +106,7 @@ class Subscriber:
         """Drop the connection, if there is one, and what waits of it; `run` connects again."""
         if self.state is not SubscriptionState.CONNECTED:
             return  # nothing was subscribed yet, so nothing old can wait in the socket
-        self._continuity = Continuity()
+        self._stream.forget()
         if self._session is not None:
             self._session.end(reason)
 
@@ -132,7 +115,7 @@ class Subscriber:
         if self._refusals is not None:
             self._refusals.close()
         self._is_closed = True
-        self._stop_timer()
+        self._stream.forget()
         if self._session is not None:
             self._session.end(Reason.STOPPED)
 
@@ -144,7 +127,7 @@ class Subscriber:
         ports = self._ports
         self._connected_at_s = None
         self._ended = loop.create_future()
-        self._session = session = ZmtpSession(ports.limits, KV_METRICS_TOPIC, self, ports.watch)
+        self._session = session = ZmtpSession(self._plan.limits, self._plan.topic, self, ports.watch)
         address = self.publisher.address
         try:
             await ports.gate.pass_through(lambda: ports.connector.connect(address, session))
@@ -164,33 +147,13 @@ class Subscriber:
     def session_connected(self) -> None:
         """See SessionListener."""
         self._connected_at_s = asyncio.get_running_loop().time()
-        self._continuity = Continuity()
         self.connection += 1
         self._change(SubscriptionState.CONNECTED, Reason.CONNECTED)
+        self._stream.begin()
 
     def session_received(self, messages: list[Message]) -> None:
         """See SessionListener."""
-        continuity, publisher_id = self._continuity, self.publisher.key.publisher_id
-        keeps_raw = self._ports.keep_raw is not None
-        for frames in messages:
-            said = decode_sample_message(frames, publisher_id)
-            result: FrameResult | None
-            if isinstance(said, Refused):
-                result = said.result
-                if said.sequence is not None:
-                    continuity.fill(said.sequence)
-            else:
-                if not continuity.has_room(said):
-                    self._tell_ahead()
-                result = continuity.take(said, frames if keeps_raw else None)
-            if result is not None:
-                self._count(result)
-        if continuity.waiting and self._timer is None:
-            loop = asyncio.get_running_loop()
-            if loop.time() >= self._quiet_until_s:
-                self._tell_samples()
-            else:
-                self._timer = loop.call_at(self._quiet_until_s, self._tell_samples)
+        self._stream.receive(messages)
 
     def session_ended(self, reason: Reason, detail: str) -> None:
         """See SessionListener. What waits is told first: it came before the end."""
@@ -198,79 +161,83 @@ class Subscriber:
             if not self._is_closed:
                 self._tell_end(reason, detail)
         finally:  # `run` must go on in any case
-            self._continuity = Continuity()
+            self._stream.forget()
             if self._ended is not None and not self._ended.done():
                 self._ended.set_result(None)
+
+    # what the stream asks for, see StreamHost
+
+    def append(self, fact: Fact) -> None:
+        """See StreamHost."""
+        self._ports.append(fact)
+
+    @property
+    def keeps_raw(self) -> bool:
+        """See StreamHost."""
+        return self._ports.keep_raw is not None
+
+    def keep_raw(self, frames: Message) -> int | None:
+        """See StreamHost."""
+        keep = self._ports.keep_raw
+        return keep(frames) if keep is not None else None
+
+    def is_shedding(self) -> bool:
+        """See StreamHost."""
+        return self._ports.is_shedding()
+
+    def count(self, result: FrameResult, times: int = 1) -> None:
+        """See StreamHost."""
+        if self._refusals is None:
+            self._refusals = RefusalCounts(self._tell_refused)
+        self._refusals.count(result, times)
+
+    def notice(self, notice: Notice) -> None:
+        """See StreamHost."""
+        self._ports.on_notice(notice)
+
+    def hold(self) -> None:
+        """See StreamHost."""
+        if self._session is not None:
+            self._session.hold()
+
+    def release(self) -> None:
+        """See StreamHost."""
+        if self._session is not None:
+            self._session.release()
+
+    def renew(self, reason: Reason) -> None:
+        """See StreamHost."""
+        self.connection += 1
+        self._change(SubscriptionState.CONNECTED, reason)
 
     # facts
 
     def _tell_end(self, reason: Reason, detail: str) -> None:
-        if self._continuity.waiting and not self._ports.is_shedding():
-            self._tell_samples()
-        self._stop_timer()
+        self._stream.finish()
         if reason in _COUNTED:
-            self._count(FrameResult.TRANSPORT_REFUSED)
+            self.count(FrameResult.TRANSPORT_REFUSED)
         self._change(SubscriptionState.BACKOFF, reason, detail)
-
-    def _tell_ahead(self) -> None:
-        """Room is short: tell what waits now, unless that was done too often already."""
-        loop = asyncio.get_running_loop()
-        if self._quiet_until_s - loop.time() < DEBT_S and not self._ports.is_shedding():
-            self._tell_samples()
-
-    def _tell_samples(self) -> None:
-        """Tell all that waits, and be quiet for what that was worth."""
-        self._stop_timer()
-        ports, publisher = self._ports, self.publisher
-        loop = asyncio.get_running_loop()
-        if ports.is_shedding():
-            self._timer = loop.call_later(SHED_PAUSE_S, self._tell_samples)
-            return
-        namespace, publisher_id = publisher.key
-        drained = self._continuity.drain()
-        for covers_from, sample, frames in drained:
-            digest = ports.keep_raw(frames) if ports.keep_raw and frames else None
-            ports.append(
-                SampleReceived(
-                    namespace,
-                    publisher_id,
-                    self.connection,
-                    covers_from,
-                    sample.sequence,
-                    sample.worker_id,
-                    sample.dp_rank,
-                    sample.active_decode_blocks,
-                    sample.active_prefill_tokens,
-                    sample.kv_used_blocks,
-                    sample.published_at_ms,
-                    digest,
-                )
-            )
-        begin_s = max(loop.time(), self._quiet_until_s)
-        self._quiet_until_s = begin_s + max(MERGE_S_MIN, RECORD_S * len(drained))
-
-    def _count(self, result: FrameResult) -> None:
-        if self._refusals is None:
-            self._refusals = RefusalCounts(self._tell_refused)
-        self._refusals.count(result)
 
     def _tell_refused(self, result: FrameResult, frames: int) -> None:
         namespace, publisher_id = self.publisher.key
         self._ports.append(
-            FrameRefused(int(Family.LOAD), namespace, publisher_id, self.connection, int(result), frames)
+            FrameRefused(
+                int(self._plan.family), namespace, publisher_id, self.connection, int(result), frames
+            )
         )
 
     def _change(self, state: SubscriptionState, reason: Reason, detail: str = "") -> None:
         """Take a state and tell it, unless it is what was told last."""
         self.state, self.reason = state, reason
-        if self._told == (state, reason):
+        number = self.connection if state is SubscriptionState.CONNECTED else 0
+        if self._told == (state, reason, number):
             return
-        self._told = (state, reason)
+        self._told = (state, reason, number)
         ports, publisher = self._ports, self.publisher
         namespace, publisher_id = publisher.key
         ports.append(
             SubscriptionChanged(
-                int(Family.LOAD),
+                int(self._plan.family),
                 namespace,
                 publisher_id,
                 publisher.component,
@@ -283,9 +250,6 @@ class Subscriber:
         if state is SubscriptionState.BACKOFF and reason not in (Reason.STALLED, Reason.STOPPED):
             said = f": {detail}" if detail else ""
             text = f"{namespace}/{publisher_id}, {reason}{said}"
-            ports.on_notice(StatusNotice("load subscription backs off", text, "warning"))
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            ports.on_notice(
+                StatusNotice(f"{self._plan.family.label} subscription backs off", text, "warning")
+            )

@@ -35,8 +35,8 @@ FRAME_VERSION: Final = 1
 FRAME_HEADER_BYTES: Final = 5  # version and payload length
 _ID_BYTES: Final = 8
 
-_Unsigned = Annotated[int, msgspec.Meta(ge=0)]  # msgpack itself ends at 64 bits
-_Rank = Annotated[int, msgspec.Meta(ge=0, le=U32_MAX)]
+Unsigned = Annotated[int, msgspec.Meta(ge=0)]  # msgpack itself ends at 64 bits
+Rank = Annotated[int, msgspec.Meta(ge=0, le=U32_MAX)]
 
 
 class Sample(NamedTuple):
@@ -67,9 +67,9 @@ class Refused(NamedTuple):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    publisher_id: _Unsigned
-    sequence: _Unsigned
-    published_at: _Unsigned
+    publisher_id: Unsigned
+    sequence: Unsigned
+    published_at: Unsigned
     topic: str
     payload: bytes
 
@@ -79,11 +79,11 @@ class _EnvelopeItems(_Envelope, array_like=True, gc=False):
 
 
 class _ActiveLoad(msgspec.Struct, gc=False):
-    worker_id: _Unsigned
-    dp_rank: _Rank | None = 0
-    active_decode_blocks: _Unsigned | None = None
-    active_prefill_tokens: _Unsigned | None = None
-    kv_used_blocks: _Unsigned | None = None
+    worker_id: Unsigned
+    dp_rank: Rank | None = 0
+    active_decode_blocks: Unsigned | None = None
+    active_prefill_tokens: Unsigned | None = None
+    kv_used_blocks: Unsigned | None = None
 
 
 class _ActiveLoadItems(_ActiveLoad, array_like=True, gc=False):
@@ -97,7 +97,7 @@ _decode_load_items = msgspec.msgpack.Decoder(_ActiveLoadItems).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 # RecursionError: an unknown field nested thousands deep.
-_UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+UNREADABLE: Final = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 def decode_sample_message(frames: Sequence[bytes], publisher_id: int) -> Sample | Refused:
@@ -112,8 +112,8 @@ def decode_sample_message(frames: Sequence[bytes], publisher_id: int) -> Sample 
         return opened
     event = opened.event
     try:
-        load = _decode_load_items(event) if _is_array(event) else _decode_load(event)
-    except _UNREADABLE:
+        load = _decode_load_items(event) if is_array(event) else _decode_load(event)
+    except UNREADABLE:
         return Refused(FrameResult.MALFORMED, opened.sequence)
     rank = load.dp_rank or 0
     if rank == DP_RANK_UNSET:
@@ -154,8 +154,8 @@ def open_message(
     if len(payload) != payload_bytes:
         return Refused(FrameResult.MALFORMED, sequence)
     try:
-        envelope = _decode_envelope_items(payload) if _is_array(payload) else _decode_envelope(payload)
-    except _UNREADABLE:
+        envelope = _decode_envelope_items(payload) if is_array(payload) else _decode_envelope(payload)
+    except UNREADABLE:
         return Refused(FrameResult.MALFORMED, sequence)
     if envelope.topic != topic.decode():
         return Refused(FrameResult.TOPIC_MISMATCH, sequence)
@@ -200,6 +200,6 @@ def _sequence_of(frames: Sequence[bytes]) -> int | None:
     return int.from_bytes(frames[2], "big")
 
 
-def _is_array(encoded: bytes) -> bool:
+def is_array(encoded: bytes | memoryview) -> bool:
     """Whether a msgpack value begins as an array (fixarray, array 16, array 32)."""
     return bool(encoded) and (0x90 <= encoded[0] <= 0x9F or 0xDC <= encoded[0] <= 0xDD)

@@ -17,7 +17,6 @@ from ingest.subscriptions.reasons import Reason
 from ingest.subscriptions.subscriber import SubscriberPorts
 from ingest.wire.publisher_frames import Sample, encode_sample_message
 from ingest.wire.zmtp_frames import GREETING, encode_message, encode_ready
-from ingest.wire.zmtp_limits import KV_METRICS_LIMITS, ZmtpLimits
 from projections.events.signals import (
     FrameRefused,
     SampleReceived,
@@ -185,7 +184,6 @@ def ports(
     heard: Heard,
     connector: Any,
     *,
-    limits: ZmtpLimits = KV_METRICS_LIMITS,
     random_unit: Callable[[], float] = lambda: 1.0,
     keep_raw: Callable[[tuple[bytes, ...]], int | None] | None = None,
     is_shedding: Callable[[], bool] = lambda: False,
@@ -194,7 +192,6 @@ def ports(
     return SubscriberPorts(
         heard.facts.append,
         connector,
-        limits,
         DialGate(),
         LoopWatch(lambda late_s: None, never_late),
         random_unit,

@@ -12,6 +12,7 @@ import pytest
 
 from ingest.subscriptions.connectors import ConnectFailed
 from ingest.subscriptions.reasons import Reason
+from ingest.subscriptions.sample_stream import SAMPLE_PLAN, SampleStream
 from ingest.subscriptions.subscriber import Subscriber
 from ingest.wire.zmtp_frames import GREETING, encode_frame, encode_message, encode_ready
 from projections.events.signals import SubscriptionState
@@ -36,7 +37,7 @@ async def running(
     connector: FakeConnector, heard: Heard, connection: int = 0, **settings: Any
 ) -> AsyncIterator[Subscriber]:
     """A subscriber whose first dial is over."""
-    subscriber = Subscriber(publisher(), connection, ports(heard, connector, **settings))
+    subscriber = Subscriber(publisher(), connection, ports(heard, connector, **settings), SAMPLE_PLAN)
     subscriber.start(Reason.STARTED)
     task = asyncio.ensure_future(subscriber.run())
     await settle()
@@ -373,5 +374,6 @@ async def test_a_reader_of_the_log_that_is_away_changes_nothing_in_memory(
         for step in range(60):
             connector.peer.say(b"".join(message(1000 * step + n, rank=n) for n in range(1000)))
             await asyncio.sleep(1)
-        assert subscriber._continuity.waiting <= 256
+        assert isinstance(subscriber._stream, SampleStream)
+        assert subscriber._stream.waiting <= 256
     assert heard.samples == []
