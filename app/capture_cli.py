@@ -24,7 +24,7 @@ from app.capture_origin import origin_of_capture, origin_of_directory
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.capture_signature import SignatureRefused, checked_signature, fingerprint, public_key, signer
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
-from app.cli_output import ProgressBar, print_json
+from app.cli_output import ProgressBar, print_json, range_of
 from app.log_places import OpenLog, open_log
 from app.marks import Marks, time_text
 from app.version import VERSION
@@ -63,7 +63,7 @@ def export_command(
             fail(EXIT_USAGE, f"{out} exists", "name another file, or say --force")
         signature = signer(sign) if sign is not None else None
         marks = Marks(opened.reader)
-        first, last = marks.offset(start), marks.offset(stop)
+        first, last = range_of(marks, start, stop)
         with ProgressBar(first, last, "looking") as advance:
             plan = plan_capture(opened.reader, opened.checkpoints, first, last, advance)
         times = _times(marks, plan)

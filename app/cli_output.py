@@ -39,7 +39,7 @@ def range_of(marks: Marks, start: str, stop: str) -> tuple[int, int]:
     if first > end:
         fail(EXIT_USAGE, f"mark {start} is beyond the log, whose newest record is {end - 1}")
     if last < first:
-        fail(EXIT_USAGE, f"the range {start} to {stop} runs backwards ({first} to {last})", "swap the marks")
+        fail(EXIT_USAGE, f"the range {start} to {stop} ({first} to {last}) runs backwards", "swap the marks")
     return first, last
 
 

@@ -96,7 +96,10 @@ class Marks:
         found = _OFFSET.fullmatch(text)
         if found is not None:
             if found[1] is not None and int(found[1]) != LANE:
-                raise MarkRefused(f"mark {text!r}: a log has one lane, 0")
+                raise MarkRefused(
+                    f"mark {text!r}: a log has one lane, 0; for a time of day write the day too, such as "
+                    "2026-11-29T20:45Z"
+                )
             return int(found[2])
         found = _RELATIVE.fullmatch(text)
         if found is not None:

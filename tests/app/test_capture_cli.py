@@ -184,7 +184,9 @@ def test_a_window_outside_the_log_is_refused_with_what_there_is(
     data: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     assert export(data, tmp_path / "a.capture", "--from", 50_000) == EXIT_USAGE
-    assert "no record between offsets 50000" in one_error_line(capsys)
+    assert "mark 50000 is beyond the log, whose newest record is" in one_error_line(capsys)
+    assert export(data, tmp_path / "a.capture", "--from", "end", "--to", "begin") == EXIT_USAGE
+    assert "runs backwards: swap the marks" in one_error_line(capsys)
 
 
 def test_a_capture_of_a_capture_names_both(data: Path, tmp_path: Path, capsys: Captured) -> None:
