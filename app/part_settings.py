@@ -7,9 +7,15 @@ found in one place.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from app.config_dynamo import DiscoverySource, EtcdSettings, LoadTransport
+from app.config_kv import EngineSourceSettings
 from app.config_model import Config
+from app.config_rules_kv import inactive_kv
 from app.config_sections import ApiKeyMode, ApiKeySettings
+from app.config_storage import QuestionDetail
 from app.config_units import SizeOrShare
 from ingest.discovery.settings import (
     DiscoverySettings,
@@ -23,7 +29,9 @@ from ingest.log.log_writer import WriterSettings
 from ingest.log.raw_frames import RawSettings
 from ingest.log.segment_settings import SegmentSettings
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.wire.engine_events import EngineSource
 from projections.events.signals import Transport
+from router.prompt.artifact_set import HUB, ArtifactSettings
 from router.settings import (
     BackendSettings,
     BreakerSettings,
@@ -31,6 +39,7 @@ from router.settings import (
     HealthSettings,
     KeySettings,
     PoolSettings,
+    PromptSettings,
     RouterSettings,
 )
 
@@ -101,7 +110,21 @@ def subscription_settings(config: Config) -> SubscriptionSettings:
     """What subscriptions are started with."""
     load = config.dynamo.load
     transport = Transport.BROKER if load.transport is LoadTransport.BROKER else Transport.DIRECT
-    return SubscriptionSettings(transport, load.direct_allow_cidrs)
+    namespaces = config.dynamo.discovery.namespaces
+    sources = tuple(
+        _engine_source(source, source.namespace or namespaces[0])
+        for source in config.dynamo.kv.engine_sources
+        if source.namespace or namespaces
+    )
+    return SubscriptionSettings(transport, load.direct_allow_cidrs, sources)
+
+
+def _engine_source(source: EngineSourceSettings, namespace: str) -> EngineSource:
+    number = source.instance_id
+    instance_id = int(number, 16) if number.startswith("0x") else int(number)
+    return EngineSource(
+        source.endpoint, namespace, instance_id, source.block_size, source.dp_rank, source.topic
+    )
 
 
 def bytes_of(ceiling: SizeOrShare, file_system_bytes: int) -> int:
@@ -109,8 +132,30 @@ def bytes_of(ceiling: SizeOrShare, file_system_bytes: int) -> int:
     return ceiling.bytes_of(file_system_bytes)
 
 
-def router_settings(config: Config) -> RouterSettings:
-    """What the front door and the dispatch are told."""
+def prompt_settings(config: Config, data: Path, extras: frozenset[str]) -> PromptSettings | None:
+    """How prompts are read, None where they are not. The hub's place and token are the environment's."""
+    kv = config.dynamo.kv
+    if not kv.enabled or inactive_kv(config, extras) is not None:
+        return None
+    artifacts = ArtifactSettings(
+        cache_dir=Path(kv.artifact_cache_dir) if kv.artifact_cache_dir is not None else data / "artifacts",
+        pinned=frozenset(kv.pinned_artifacts),
+        allow_http=kv.allow_http_artifacts,
+        allow_hf=kv.allow_hf_artifacts,
+        hf_endpoint=os.environ.get("HF_ENDPOINT") or HUB,
+        hf_token=os.environ.get("HF_TOKEN") or None,
+    )
+    return PromptSettings(
+        artifacts,
+        kv.engine.value,
+        kv.match_ratio_min,
+        kv.send_token_data,
+        config.log.questions is QuestionDetail.FULL,
+    )
+
+
+def router_settings(config: Config, prompt: PromptSettings | None = None) -> RouterSettings:
+    """What the front door and the dispatch are told. prompt: see prompt_settings."""
     health, breaker, request = config.health_checks, config.circuit_breaker, config.request
     return RouterSettings(
         backends=tuple(
@@ -150,6 +195,7 @@ def router_settings(config: Config) -> RouterSettings:
         breaker=BreakerSettings(
             breaker.enabled, breaker.failure_threshold, breaker.open_for.us, breaker.half_open_requests
         ),
+        prompt=prompt,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
@@ -25,7 +26,12 @@ from app.config_watch import watch_config_files
 from app.ingest_side import IngestSide
 from app.observe import Observer, ReloadResult
 from app.owner import Owner
-from app.part_settings import discovery_settings, router_settings, subscription_settings
+from app.part_settings import (
+    discovery_settings,
+    prompt_settings,
+    router_settings,
+    subscription_settings,
+)
 from app.pick_log import ReplicaLog
 from app.process_log import say_findings, say_refused, set_up_process_log
 from projections.events.control import ConfigAdopted, ConfigProposed
@@ -41,6 +47,7 @@ ADOPT_S_MAX = 10.0
 class Parts(Protocol):
     """The parts of a process that settings reach."""
 
+    data: Path
     replica: bytes
     pick_log: ReplicaLog
     owner: Owner
@@ -116,6 +123,11 @@ class Reloading:
                 waiting.remove(future)
             if not waiting:
                 self._adopted.pop(adoptable.digest, None)
+            held_back = ", ".join(self._process.owner.held_back_by())
+            if held_back:
+                raise NotAdopted(
+                    f"it waits for {held_back}, of a release that cannot fold it: update them, or end them"
+                ) from None
             raise NotAdopted("the log's owner did not adopt it within 10 s: see /ready") from None
 
     def on_proposed(self, fact: ConfigProposed) -> None:
@@ -161,7 +173,9 @@ class Reloading:
         self.loaded = replace(self.loaded, config=config)
         process = self._process
         process.observer.config_read(result)
-        process.service.reconfigure(router_settings(config))
+        process.service.reconfigure(
+            router_settings(config, prompt_settings(config, process.data, self._extras))
+        )
         if process.ingest is not None:
             process.ingest.reconfigure(
                 discovery_settings(config, self.inactive), subscription_settings(config)

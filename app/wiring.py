@@ -24,7 +24,7 @@ from app.answering import application_of
 from app.checkpoint_store import CheckpointFolder
 from app.collector import FREEZE_EVERY_S, freeze_again, freeze_collected
 from app.config_addresses import read_bind
-from app.config_load import LoadedConfig
+from app.config_load import LoadedConfig, installed_extras
 from app.config_model import Config
 from app.folding import Folding
 from app.follower_figures import FollowerMetrics
@@ -38,6 +38,7 @@ from app.owner import Owner
 from app.part_settings import (
     bytes_of,
     discovery_settings,
+    prompt_settings,
     raw_settings,
     router_settings,
     segment_settings,
@@ -47,6 +48,7 @@ from app.part_settings import (
 from app.pick_log import ReplicaLog
 from app.process_state import ProcessState, StoreFigures
 from app.processes import Child
+from app.prompt_side import prompt_maker
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
@@ -100,7 +102,13 @@ class MainProcess:
         self.folding = Folding(self.store, self.checkpoints, self.replica, WATCHED, self)
         tail = self.folding.tail
         self.pick_log = ReplicaLog(self.replica, tail, self.own.of_replica)
-        self.service = RouterService(self.pick_log, pick, router_settings(config), self.observer)
+        self.service = RouterService(
+            self.pick_log,
+            pick,
+            router_settings(config, prompt_settings(config, data, installed_extras())),
+            self.observer,
+            prompts=prompt_maker(self.observer),
+        )
         self.owner = Owner(
             tail,
             self.own.of_owner,

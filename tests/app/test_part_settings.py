@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from app.config_load import check_data
 from app.config_model import Config
 from app.part_settings import (
     discovery_settings,
+    prompt_settings,
     raw_settings,
     router_settings,
     segment_settings,
@@ -15,6 +19,7 @@ from app.part_settings import (
     writer_settings,
 )
 from ingest.discovery.settings import EtcdAuth, EtcdTls, FileStore, SourceKind
+from ingest.wire.engine_events import EngineSource
 from projections.events.signals import Transport
 
 EXTRAS = frozenset({"etcd"})
@@ -107,6 +112,30 @@ def test_subscriptions_get_transport_and_networks() -> None:
     assert [str(network) for network in made.allow or ()] == ["10.0.0.0/8"]
 
 
+def test_engines_are_named_by_number_and_namespace() -> None:
+    source = {
+        "endpoint": "tcp://10.0.0.7:5557",
+        "namespace": "one",
+        "instance_id": "0x2a",
+        "block_size": 16,
+        "topic": "kv",
+    }
+    made = subscription_settings(
+        dynamo(
+            "file",
+            {"root": "/s", "namespaces": ["one", "two"]},
+            kv={
+                "engine_sources": [
+                    source,
+                    {**source, "endpoint": "tcp://10.0.0.7:5558", "instance_id": "42", "dp_rank": 3},
+                ]
+            },
+        )
+    )
+    first = EngineSource("tcp://10.0.0.7:5557", "one", 42, 16, None, "kv")
+    assert made.engine_sources == (first, first._replace(endpoint="tcp://10.0.0.7:5558", dp_rank=3))
+
+
 def test_the_router_gets_backends_keys_pools_and_deadlines() -> None:
     made = router_settings(
         config(
@@ -129,3 +158,43 @@ def test_the_router_gets_backends_keys_pools_and_deadlines() -> None:
     pinned = router_settings(dynamo("file", {"root": "/s", "namespaces": ["one", "two"]}))
     assert pinned.pinning
     assert [(pool.namespace, pool.backends) for pool in pinned.pools] == [("one", ("a",)), ("two", ("b",))]
+
+
+def kv(**section: Any) -> Config:
+    return dynamo("file", {"root": "/s", "namespaces": ["one", "two"]}, kv=section)
+
+
+def test_prompts_are_read_where_it_is_asked_for_and_the_extra_is_there(tmp_path: Path) -> None:
+    extras = frozenset({"kv"})
+    assert prompt_settings(kv(), tmp_path, extras) is None
+    assert prompt_settings(kv(enabled=True), tmp_path, frozenset()) is None
+    made = prompt_settings(kv(enabled=True), tmp_path, extras)
+    assert made is not None and made.artifacts.cache_dir == tmp_path / "artifacts"
+    assert router_settings(kv(enabled=True), made).prompt is made and router_settings(kv()).prompt is None
+
+
+def test_every_key_of_prompts_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    pinned = "blake3:" + "0a" * 32
+    made = prompt_settings(
+        kv(
+            enabled=True,
+            pinned_artifacts=[pinned],
+            allow_http_artifacts=False,
+            allow_hf_artifacts=True,
+            artifact_cache_dir="/cache",
+            engine="jinja2",
+            match_ratio_min=0.25,
+            send_token_data=True,
+        ),
+        tmp_path,
+        frozenset({"kv"}),
+    )
+    assert made is not None
+    files = made.artifacts
+    assert (files.cache_dir, files.pinned) == (Path("/cache"), frozenset({pinned}))
+    assert (files.allow_http, files.allow_hf) == (False, True)
+    assert (files.hf_endpoint, files.hf_token) == ("http://127.0.0.1:9", "secret")
+    assert (made.engine, made.match_ratio_min, made.send_token_data) == ("jinja2", 0.25, True)
+    assert "secret" not in repr(made)

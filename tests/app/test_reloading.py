@@ -190,6 +190,7 @@ class Parts:
     """A process that is no owner: proposals go into the log and nobody answers."""
 
     def __init__(self) -> None:
+        self.data = Path()
         self.replica = bytes(16)
         self.proposed: list[ConfigProposed] = []
         self.pick_log: Any = self
