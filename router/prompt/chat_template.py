@@ -168,7 +168,7 @@ def _minijinja(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
 
     def render(name: str, context: dict[str, Any]) -> str:
         try:
-            return environment.render_template(name, **context)
+            return environment.render_template(name, **{key: _printing(one) for key, one in context.items()})
         except MemoryError:
             raise
         except Exception as problem:  # of filters too: whatever a template makes of its arguments
@@ -206,6 +206,33 @@ def _length(value: Any) -> int:
         return len(value)
     except TypeError:
         return 0
+
+
+class _Map(dict[str, Any]):
+    """A map that prints as frontends print one; the engine asks Python for its text."""
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{_printed(name)}: {_printed(one)}" for name, one in self.items()) + "}"
+
+
+class _List(list[Any]):
+    """A list that prints as frontends print one."""
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(map(_printed, self)) + "]"
+
+
+def _printing(value: Any) -> Any:
+    """The value with maps and lists, to any depth, that print as frontends print them."""
+    if isinstance(value, dict):
+        return _Map({name: one if isinstance(one, str) else _printing(one) for name, one in value.items()})
+    if isinstance(value, list):
+        return _List(map(_printing, value))
+    return value
+
+
+def _printed(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
 # jinja2
@@ -284,7 +311,7 @@ def _tojson(value: Any, indent: Any = None, **_: Any) -> str:
 
 
 def _fromjson(value: Any) -> Any:
-    return orjson.loads(value) if isinstance(value, str) else value
+    return _printing(orjson.loads(value)) if isinstance(value, str) else value
 
 
 def _raise_exception(message: Any = "") -> str:
