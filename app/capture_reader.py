@@ -53,7 +53,7 @@ from projections.events.segment_format import (
     read_frame,
 )
 from projections.events.segment_format import TAIL_BYTES as TAIL_OF_SEGMENT
-from projections.fold import FOLD_MODES
+from projections.fold_modes import FOLD_MODES
 
 SEGMENT_MAGIC = b"PICKLOG\n"
 PARTS_MAX = 1 << 16

@@ -21,7 +21,7 @@ from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
 from projections.events.control import Pinged, ReplicaStarted
 from projections.events.kinds import KIND_NEWEST
-from projections.fold import FOLD_MODES
+from projections.fold_modes import FOLD_MODES
 
 OnDone = Callable[[bool], None]
 

@@ -3,6 +3,11 @@
 Pure but for the `append` it is given: the same calls with the same times say the same. A
 tick carries the owner's own notes at an earlier tick, because nobody knows the state at an
 offset that is not assigned yet (decision 10).
+
+Settings may want behaviours of the fold that are not in force (decision 8). The owner adopts
+those first, and the settings behind them; it waits with both while a live replica has not
+said that it can fold them, and asks again at every tick. What settings in force do not
+want any more is given up behind them.
 """
 
 from __future__ import annotations
@@ -17,10 +22,12 @@ from projections.events.control import (
     ClockTicked,
     ConfigAdopted,
     ConfigProposed,
+    FoldModeAdopted,
     PickSettings,
     ReplicaGone,
 )
 from projections.events.held import SettingsHeld
+from projections.fold_modes import wanted_modes
 
 TICK_EVERY_US = 1 * SECOND_US
 
@@ -39,6 +46,8 @@ class Owner:
         self._listening_since: int | None = None
         self._declared_gone: set[bytes] = set()
         self._adopted: ConfigAdopted | None = None  # by this owner, perhaps not folded yet
+        self._waiting: ConfigAdopted | None = None  # until all replicas can fold what it wants
+        self._mode: tuple[int, ...] | None = None  # adopted by this owner, perhaps not folded yet
 
     def on_tick(self, now_us: int, wall_us: int) -> None:
         """Call at least twice a second, once the claim has been read back."""
@@ -52,6 +61,7 @@ class Owner:
             self._append(ClockTicked(wall_us, -1, (), 0, 0))
         else:
             self._append(ClockTicked(wall_us, note.offset, note.digests, note.records, note.check_sum))
+        self._adopt_waiting()
         stamp = self.tail.fold.state.intake.stamp
         if self._checkpoint_due_at is None:
             self._checkpoint_due_at = stamp + self._checkpoint_every_us
@@ -69,27 +79,68 @@ class Owner:
     def adopt(self, proposed_by: str, digest: bytes, settings: str, pick: PickSettings, enabled: bool) -> int:
         """Adopt settings; the version under which they are in force once this is folded.
 
-        Nothing is written when the newest adopted settings are the same.
+        Nothing is written when the newest adopted settings are the same. Settings that wait give
+        way to these.
         """
-        held = self.tail.fold.settings_now
-        newest: ConfigAdopted | SettingsHeld | None = self._adopted or held
-        if held is not None and (newest is None or held.version > newest.version):
-            newest = held
-        if (
-            newest is not None
-            and newest.digest == digest
-            and newest.pick == pick
-            and newest.enabled == enabled
-        ):
-            return newest.version
+        newest = self._newest()
+        for known in (newest, self._waiting):
+            if known is not None and (known.digest, known.pick, known.enabled) == (digest, pick, enabled):
+                if known is newest:
+                    self._waiting = None
+                return known.version
         version = (newest.version if newest is not None else 0) + 1
-        self._adopted = ConfigAdopted(version, proposed_by, digest, settings, pick, enabled)
-        self._append(self._adopted)
+        self._waiting = ConfigAdopted(version, proposed_by, digest, settings, pick, enabled)
+        self._adopt_waiting()
         return version
+
+    def held_back_by(self) -> list[str]:
+        """Names of live replicas that cannot fold what waiting settings want."""
+        missing = self._missing()
+        return [
+            held.label or held.replica.hex()
+            for held in self.tail.fold.state.status.replicas()
+            if held.gone_at is None
+            and held.replica != self.tail.replica
+            and any(flag not in held.fold_modes for flag in missing)
+        ]
 
     def on_proposed(self, fact: ConfigProposed, enabled: bool) -> int:
         """A replica's proposal was read from the log."""
         return self.adopt(fact.replica.hex(), fact.digest, fact.settings, fact.pick, enabled)
+
+    def _newest(self) -> ConfigAdopted | SettingsHeld | None:
+        """The newest settings that are adopted, whether that is folded or not."""
+        held = self.tail.fold.settings_now
+        if held is not None and (self._adopted is None or held.version > self._adopted.version):
+            return held
+        return self._adopted
+
+    def _wanted(self) -> tuple[int, ...]:
+        newest = self._waiting or self._newest()
+        return wanted_modes(newest.pick) if newest is not None else self._mode_now()
+
+    def _mode_now(self) -> tuple[int, ...]:
+        return self.tail.fold.state.intake.fold_mode if self._mode is None else self._mode
+
+    def _missing(self) -> list[int]:
+        return [flag for flag in self._wanted() if flag not in self._mode_now()]
+
+    def _adopt_waiting(self) -> None:
+        """Adopt what waits, the fold mode that it wants before it, and less of one behind it."""
+        wanted = self._wanted()
+        if self._missing():
+            if self.held_back_by():
+                return
+            self._adopt_mode(tuple(sorted({*wanted, *self._mode_now()})))
+        if self._waiting is not None:
+            self._adopted, self._waiting = self._waiting, None
+            self._append(self._adopted)
+        if self._mode_now() != wanted:
+            self._adopt_mode(wanted)
+
+    def _adopt_mode(self, flags: tuple[int, ...]) -> None:
+        self._mode = flags
+        self._append(FoldModeAdopted(flags))
 
     def _declare_gone(self, stamp: int) -> None:
         for held in self.tail.fold.state.status.replicas():

@@ -87,6 +87,20 @@ ARTIFACT_SOURCES_MAX: Final = 8  # places that are tried for one file, of those 
 ARTIFACT_REDIRECTS_MAX: Final = 3
 ARTIFACT_MODELS_SAID_MAX: Final = 4_096  # models whose missing pins are remembered as said
 
+# Prompts (RND-03..06; decision 61)
+PROMPT_TEXT_BYTES_MAX: Final = 1 * MIB  # rendered text; a client's text above it is not even rendered
+PROMPT_TOKENS_MAX: Final = 1_048_576
+PROMPT_MESSAGES_MAX: Final = 4_096  # each is written anew on the event loop, in some 2 us
+PROMPT_SEGMENTS_BYTES_MAX: Final = 64 * MIB  # memo of encoded segments, least lately used out
+RENDER_FRAME_BYTES_MAX: Final = 8 * MIB  # one message to or from a render process, but for files
+RENDER_FUEL: Final = 5_000_000  # instructions of one minijinja render
+RENDER_CPU_S_MAX: Final = 1  # of one render or encode
+RENDER_US_MAX: Final = 2 * SECOND_US  # of one prompt, from its permit to its hashes
+RENDER_PERMIT_US_MAX: Final = 20_000  # wait for a permit
+RENDER_PERMITS_MIN: Final = 4  # one a core within these
+RENDER_PERMITS_MAX: Final = 32
+SPECIAL_TOKENS_MAX: Final = 4_096  # of one tokenizer, at which its text is split
+
 # Requests
 REQUEST_ID_CHARACTERS_MAX: Final = 128
 MODEL_NAME_CHARACTERS_MAX: Final = 512
@@ -99,6 +113,7 @@ assert SAMPLE_PAYLOAD_BYTES_MAX < SAMPLE_FRAME_BYTES_MAX <= KV_FRAME_BYTES_MAX
 assert RECORD_BYTES_MAX < COMMIT_BATCH_BYTES_MAX
 assert KV_FRAME_BYTES_MAX // 9 <= KV_HASHES_PER_FRAME_MAX, "a full frame of full hashes is no excess"
 assert 8 * KV_HASHES_PER_FRAME_MAX + 64 * KV_EVENTS_PER_FRAME_MAX < RECORD_BYTES_MAX, "a frame is one record"
+assert PROMPT_TOKENS_MAX * 4 < RENDER_FRAME_BYTES_MAX, "the tokens of a prompt go in one message"
 assert STALL_AGE_US < DISPATCH_AGE_US_MAX
 assert 3 * ARTIFACT_BYTES_MAX <= ARTIFACT_SETS_BYTES_MAX, "three slots of one model must fit"
 assert KV_BLOCKS_PER_RANK_MAX <= KV_NODES_MAX <= KV_OWNERSHIPS_MAX

@@ -1,9 +1,9 @@
 """State of a fold to ordinary records and back.
 
 A checkpoint is a sequence of held facts between `CheckpointOpened` and `CheckpointClosed`,
-written in a fixed order: the fleet, passes, keys, workers, samples, publishers, lines of
-the ledger, writers, settings, replicas, owner, each in key order. So equal states give
-equal bytes. Two facts carry what several projections know of one thing: WorkerHeld the
+written in a fixed order: the fleet, passes, keys, workers, samples, publishers, blocks that
+ranks hold, lines of the ledger, writers, settings, replicas, owner, each in key order. So
+equal states give equal bytes. Two facts carry what several projections know of one thing: WorkerHeld the
 times of registry, load and ledger; PublisherHeld a subscription and its continuity.
 
 The closing record has the number of facts and the digests of all projections; a restored
@@ -25,19 +25,26 @@ from projections.events.held import (
     CheckpointOpened,
     FleetHeld,
     KeyHeld,
+    KvPublisherHeld,
+    KvRankHeld,
+    KvTierHeld,
     LedgerLine,
     OwnerHeld,
     PassHeld,
+    PredictionHeld,
     PublisherHeld,
     ReplicaHeld,
+    RunHeld,
     SampleHeld,
     SettingsHeld,
     WorkerHeld,
     WriterSeen,
 )
 from projections.events.signals import Family, Transport
-from projections.fold import Fold, State
+from projections.fold import Fold
+from projections.fold_state import State
 from projections.identity import WorkerKey
+from projections.kv.held_state import KvRestore, held_facts
 
 _NO_WRITER = bytes(WRITER_BYTES)
 UNSAID_STATE = 0  # of a publisher whose samples came without any word of its subscription
@@ -67,30 +74,30 @@ def fold_from_checkpoint(records: Iterable[bytes], condemned: frozenset[int] = f
     opened = next(facts, None)
     if not isinstance(opened, CheckpointOpened):
         raise CheckpointRefused("the first record opens no checkpoint")
-    state = State()
-    count = 0
+    restore = _Restore()
+    state, count = restore.state, 0
     for fact in facts:
         if isinstance(fact, CheckpointClosed):
-            _settle(state, fact, count)
+            _settle(restore, fact, count)
             if next(facts, None) is not None:
                 raise CheckpointRefused("records follow the one that closes the checkpoint")
             mark = Mark(opened.offset, opened.time, opened.check)
             return Fold(condemned | frozenset(state.intake.condemned), mark, state)
-        _restore(state, fact)
+        restore.take(fact)
         count += 1
     raise CheckpointRefused(f"it ends after {count} facts without being closed: write it again")
 
 
 def closing_of(facts: Iterable[tuple[Any, ...]]) -> CheckpointClosed:
     """What closes a checkpoint of these held facts, for whoever rewrites one."""
-    state = State()
+    restore = _Restore()
     count = 0
     for fact in facts:
         if not isinstance(fact, CheckpointOpened | CheckpointClosed):
-            _restore(state, fact)
+            restore.take(fact)
             count += 1
-    state.registry.settle()
-    return CheckpointClosed(count, state.digests())
+    restore.finish()
+    return CheckpointClosed(count, restore.state.digests())
 
 
 def _told(opened: CheckpointOpened, fold: Fold) -> Iterator[tuple[Any, ...]]:
@@ -100,6 +107,7 @@ def _told(opened: CheckpointOpened, fold: Fold) -> Iterator[tuple[Any, ...]]:
     yield from _workers(state)
     yield from state.load.held()
     yield from _publishers(state)
+    yield from held_facts(state.kv)
     yield from state.ledger.held()
     yield from state.intake.held()
     yield from state.status.held()
@@ -154,43 +162,60 @@ def _facts(records: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
             raise CheckpointRefused(f"record {index} of the checkpoint: {refusal}") from refusal
 
 
-def _restore(state: State, fact: tuple[Any, ...]) -> None:
-    """Hand a held fact to the projections that it speaks of."""
-    match fact:
-        case FleetHeld() | PassHeld() | KeyHeld():
-            state.registry.restore(fact)
-        case WorkerHeld():
-            key = WorkerKey(fact.namespace, fact.instance_id)
-            state.registry.restore_seen(key, fact.first_seen, fact.last_updated)
-            state.load.restore(fact)
-            state.ledger.restore(fact)
-        case SampleHeld():
-            state.load.restore(fact)
-        case PublisherHeld():
-            state.load.restore(fact._replace(connection=fact.sampled_connection))
-            if fact.state != UNSAID_STATE:
+class _Restore:
+    """Hands held facts to the projections that they speak of."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self._kv = KvRestore(self.state.kv)
+
+    def take(self, fact: tuple[Any, ...]) -> None:
+        """One fact. Raises CheckpointRefused for one that stands in no checkpoint."""
+        state = self.state
+        match fact:
+            case FleetHeld() | PassHeld() | KeyHeld():
+                state.registry.restore(fact)
+            case WorkerHeld():
+                key = WorkerKey(fact.namespace, fact.instance_id)
+                state.registry.restore_seen(key, fact.first_seen, fact.last_updated)
+                state.load.restore(fact)
+                state.ledger.restore(fact)
+            case SampleHeld():
+                state.load.restore(fact)
+            case PublisherHeld():
+                state.load.restore(fact._replace(connection=fact.sampled_connection))
+                if fact.state != UNSAID_STATE:
+                    state.status.restore(fact)
+            case LedgerLine():
+                state.ledger.restore(fact)
+            case WriterSeen():
+                state.intake.restore(fact)
+            case SettingsHeld() | ReplicaHeld():
                 state.status.restore(fact)
-        case LedgerLine():
-            state.ledger.restore(fact)
-        case WriterSeen():
-            state.intake.restore(fact)
-        case SettingsHeld() | ReplicaHeld():
-            state.status.restore(fact)
-        case OwnerHeld():
-            state.intake.restore(fact)
-            state.status.restore(fact)
-        case _:
-            raise CheckpointRefused(f"{type(fact).__name__} is no fact of a checkpoint")
+            case OwnerHeld():
+                state.intake.restore(fact)
+                state.status.restore(fact)
+            case KvRankHeld() | KvPublisherHeld() | KvTierHeld() | RunHeld() | PredictionHeld():
+                self._kv.take(fact)
+            case _:
+                raise CheckpointRefused(f"{type(fact).__name__} is no fact of a checkpoint")
+
+    def finish(self) -> None:
+        """All facts were taken."""
+        self.state.registry.settle()
+        try:
+            self._kv.finish(self.state.intake.fold_mode, self.state.intake.stamp)
+        except ValueError as problem:
+            raise CheckpointRefused(f"the blocks that ranks hold are no whole: {problem}") from problem
 
 
-def _settle(state: State, closed: CheckpointClosed, count: int) -> None:
+def _settle(restore: _Restore, closed: CheckpointClosed, count: int) -> None:
     """End the restore and compare it with what the writer knew."""
     if closed.facts != count:
         raise CheckpointRefused(f"{count} facts where {closed.facts} were written: write it again")
-    state.registry.settle()
-    restored = state.digests()
+    restore.finish()
+    restored = restore.state.digests()
     if restored != closed.digests:
-        differing = [
-            name for (name, _), other in zip(restored, closed.digests, strict=False) if other not in restored
-        ]
+        ours, theirs = dict(restored), dict(closed.digests)
+        differing = [name for name in sorted({**ours, **theirs}) if ours.get(name) != theirs.get(name)]
         raise CheckpointRefused(f"the restored state differs in {', '.join(differing) or 'its projections'}")

@@ -1,8 +1,9 @@
 """The fold: committed records in, state out.
 
 Each record passes intake and then the reducers that its kind concerns, always in the order
-registry, load, ledger, status; later ones read earlier ones at this very offset. Samples,
-nearly all of a busy log, take a short way that does the same.
+registry, load, kv, ledger, status; later ones read earlier ones at this very offset. What is
+due in kv by then is done before a record of the owner is taken. Samples, nearly all of a busy
+log, take a short way that does the same.
 
 Three things can become of a record. It takes effect. It has none, as a function of its
 bytes and of the state: refused by the codec, sent twice, fenced, condemned, of an unknown
@@ -26,19 +27,31 @@ from projections.events.held import SettingsHeld
 from projections.events.kinds import FACT_KINDS, Kind, Speaker
 from projections.events.picks import own_number
 from projections.events.ports import RecordBatch
+from projections.fold_modes import FOLD_MODES
+from projections.fold_state import State
 from projections.identity import U64_MAX
-from projections.intake import Intake
-from projections.load.ledger import Ledger
-from projections.load.store import LoadStore
-from projections.notices import FrameResult, IntakeNotice, IntakeResult, Notice, SampleNotice, StatusNotice
-from projections.registry.reducer import Registry
-from projections.status import Status
+from projections.kv.reducer import apply_batch, apply_pick
+from projections.notices import (
+    FrameResult,
+    IntakeNotice,
+    IntakeResult,
+    KvEventResult,
+    KvNotice,
+    Notice,
+    SampleNotice,
+    StatusNotice,
+)
 from projections.view import Overlay, View
 
-FOLD_MODES: Final[frozenset[int]] = frozenset()  # numbered behaviours of reducers that this release knows
 _SAMPLE: Final = int(Kind.SAMPLE_RECEIVED)
 _SPEAKERS: Final = {int(kind): row.speaker for kind, row in FACT_KINDS.items()}
 _FRAME_RESULTS: Final = {int(result): result for result in FrameResult}
+_KV_RESULTS: Final = {
+    int(result): KvEventResult[result.name]
+    for result in FrameResult
+    if result.name in KvEventResult.__members__
+}
+_KV_RESULTS[int(FrameResult.DUPLICATE)] = KvEventResult.REPLAY
 
 
 class FoldStopped(Exception):
@@ -60,29 +73,6 @@ class UnknownFoldMode(NewerRelease):
     def __init__(self, offset: int, flags: tuple[int, ...]) -> None:
         super().__init__(offset, f"fold mode {flags} is newer than this release: update it")
         self.flags = flags
-
-
-class State:
-    """All that the log has said, up to the fold's mark."""
-
-    __slots__ = ("intake", "ledger", "load", "registry", "status")
-
-    def __init__(self) -> None:
-        self.intake = Intake()
-        self.registry = Registry()
-        self.load = LoadStore()
-        self.ledger = Ledger()
-        self.status = Status()
-
-    def digests(self) -> tuple[tuple[str, int], ...]:
-        """(projection, digest) sorted by name. Equal states have equal digests."""
-        return (
-            ("intake", self.intake.digest),
-            ("ledger", self.ledger.digest),
-            ("load", self.load.digest),
-            ("registry", self.registry.digest),
-            ("status", self.status.digest),
-        )
 
 
 class Fold:
@@ -107,9 +97,11 @@ class Fold:
         # What every sample needs, at hand.
         self._intake, self._status = self.state.intake, self.state.status
         self._registry, self._apply_sample = self.state.registry, self.state.load.apply_sample
+        self._kv = self.state.kv
         self._reducers: dict[int, Callable[[Record, list[Notice]], object]] = {
             **dict.fromkeys(_DISCOVERY_KINDS, self._discovery),
             int(Kind.SAMPLE_RECEIVED): self._sample,
+            int(Kind.KV_BATCH_RECEIVED): self._kv_batch,
             int(Kind.FRAME_REFUSED): self._frame_refused,
             int(Kind.SUBSCRIPTION_CHANGED): self._subscription,
             int(Kind.PICK_MADE): self._pick,
@@ -145,7 +137,15 @@ class Fold:
     def view(self, overlay: Overlay) -> View:
         """What a pick may read now; valid until the next record."""
         state = self.state
-        return View(self._offset, state.registry.fleet, state.load, state.ledger, overlay)
+        return View(
+            self._offset,
+            state.registry.fleet,
+            state.load,
+            state.ledger,
+            overlay,
+            state.kv,
+            state.intake.stamp,
+        )
 
     def settings(self, version: int) -> SettingsHeld | None:
         """An adopted settings version, None where it is unknown."""
@@ -199,6 +199,7 @@ class Fold:
                     and time > intake.stamp
                     and epoch == intake.owner_epoch
                     and seen.is_dirty
+                    and time < self._kv.due_at
                 ):  # the owner's next one: what `_take` would do, without its calls
                     seen.last_sequence = sequence
                     intake.stamp = seen.seen_at = time
@@ -224,7 +225,10 @@ class Fold:
             if not intake.is_owner(record):
                 _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
                 return None
+            stamp = intake.stamp
             record = intake.advance(record)
+            if record.time >= self._kv.due_at:
+                self._kv.upkeep(record.time, stamp, notices)
         elif speaker is Speaker.CHECKPOINT:
             _dropped(IntakeResult.REFUSED_BYTES, record, notices)
             return None
@@ -267,24 +271,40 @@ class Fold:
         if departed:
             self.state.load.evict(departed)
             self.state.ledger.evict(departed)
+        registry = self.state.registry
+        if self._kv.is_on and (registry.rejoined or registry.rebound):
+            self._kv.follow(registry.rejoined, registry.rebound, registry, notices)
 
     def _sample(self, record: Record, notices: list[Notice]) -> None:
         notices += self.state.load.apply_sample(record, self.state.registry)
+
+    def _kv_batch(self, record: Record, notices: list[Notice]) -> bool:
+        if not self._kv.is_on:
+            return False
+        apply_batch(self._kv, record, self.state.registry, notices)
+        return True
 
     def _frame_refused(self, record: Record, notices: list[Notice]) -> None:
         fact: signals.FrameRefused = record.fact  # type: ignore[assignment]
         result = _FRAME_RESULTS.get(fact.result)
         if fact.family == signals.Family.LOAD and result is not None:
             notices.append(SampleNotice(result, fact.namespace, fact.publisher_id, fact.frames))
+        elif fact.family == signals.Family.KV and fact.result in _KV_RESULTS:
+            kv_result = _KV_RESULTS[fact.result]
+            notices.append(KvNotice(kv_result, fact.namespace, fact.publisher_id, fact.frames))
 
     def _subscription(self, record: Record, notices: list[Notice]) -> None:
         fact: signals.SubscriptionChanged = record.fact  # type: ignore[assignment]
         self.state.load.apply_subscription(record)
+        if fact.family == signals.Family.KV and self._kv.is_on:
+            self._kv.apply_subscription(fact, record.time, notices)
         if not self.state.status.apply_subscription(fact, self.state.intake.stamp):
             notices.append(IntakeNotice(IntakeResult.OVER_CAPACITY, record.offset, "subscriptions"))
 
     def _pick(self, record: Record, notices: list[Notice]) -> None:
         fact: Any = record.fact
+        if self._kv.has_side:
+            apply_pick(self._kv, record, self.state.registry)
         self.state.ledger.apply_pick(record, self.state.registry)
         self.state.status.hear(fact.replica, self.state.intake.stamp, own_number(fact))
 
@@ -303,9 +323,13 @@ class Fold:
 
     def _opened(self, record: Record, notices: list[Notice]) -> bool:
         fact: control.LaneOpened = record.fact  # type: ignore[assignment]
+        stamp = self.state.intake.stamp
         if not self.state.intake.open_lane(record, fact):
             _dropped(IntakeResult.FOREIGN_OWNER, record, notices)
             return False
+        if self._kv.is_on:
+            self._kv.upkeep(self.state.intake.stamp, stamp, notices)
+            self._kv.lane_opened(stamp)
         self.state.status.apply_opened(fact, record.writer, notices)
         return True
 
@@ -334,6 +358,7 @@ class Fold:
         if unknown:
             raise UnknownFoldMode(record.offset, unknown)
         self.state.intake.fold_mode = tuple(sorted(set(fact.flags)))
+        self._kv.adopt(self.state.intake.fold_mode, record.time, notices)
         notices.append(StatusNotice("fold mode adopted", str(self.state.intake.fold_mode)))
 
     def _adopted(self, record: Record, notices: list[Notice]) -> bool:

@@ -25,6 +25,7 @@ class FrameResult(IntEnum):
     OVER_CAPACITY = 8
     TRANSPORT_REFUSED = 9
     GAP = 10
+    UNSUPPORTED = 11  # of block events alone
 
     @property
     def label(self) -> str:
@@ -70,6 +71,54 @@ class IntakeResult(IntEnum):
         return self.name.lower()
 
 
+class KvEventResult(IntEnum):
+    """What became of one kv-event, or of a frame of them; label of kv_events_total{result}.
+
+    Each event that a publisher may speak of has one result; GAP and AGED are counted besides.
+    """
+
+    APPLIED = 1
+    REPLAY = 2  # its id is not above the cursor
+    GAP = 3  # its id jumps: what the publisher told of the rank is cleared, then it is taken
+    ORPHAN = 4  # the rank does not hold the parent
+    OVER_CAPACITY = 5
+    IDENTITY_MISMATCH = 6  # no live worker declares the rank
+    OTHER_TIER = 7  # a tier that is not indexed
+    MALFORMED = 8
+    SELF_PARENT = 9  # a block that names itself as its parent
+    UNKNOWN_REMOVED = 10  # a removal of which the rank holds nothing
+    AGED = 11  # a publisher was not heard for 60 s: what it told is cleared
+    DISPLACED = 12  # a newer publisher speaks for the rank
+    UNKNOWN_VERSION = 13
+    TOPIC_MISMATCH = 14
+    OVERSIZED = 15
+    TRANSPORT_REFUSED = 16
+    UNSUPPORTED = 17  # an engine's blocks that are not indexed: other attention, size, pairs of tokens
+
+    @property
+    def label(self) -> str:
+        """Spelling in metrics and documents."""
+        return self.name.lower()
+
+
+class ClearCause(IntEnum):
+    """Why all blocks that were known of a rank are not known any more."""
+
+    ENGINE = 1  # it said so
+    GAP = 2
+    NEW_PUBLISHER = 3
+    BINDING = 4  # its publisher speaks for another rank from here on
+    AGED = 5
+    ENDED = 6  # its subscription ended for good
+    DEPARTED = 7
+    SWITCHED_OFF = 8
+
+    @property
+    def label(self) -> str:
+        """Spelling in documents."""
+        return self.name.lower()
+
+
 class DiscoveryNotice(NamedTuple):
     """One counted discovery outcome. All but `kind` is for the log line only.
 
@@ -93,6 +142,25 @@ class SampleNotice(NamedTuple):
     namespace: str
     publisher_id: int
     times: int = 1
+
+
+class KvNotice(NamedTuple):
+    """Counted outcomes of kv-events at the fold."""
+
+    result: KvEventResult
+    namespace: str
+    publisher_id: int
+    times: int = 1
+
+
+class RankCleared(NamedTuple):
+    """Blocks known of a rank are not known any more. blocks: how many, of all its tiers."""
+
+    cause: ClearCause
+    namespace: str
+    instance_id: int
+    dp_rank: int
+    blocks: int
 
 
 class WorkersDeparted(NamedTuple):
@@ -133,6 +201,8 @@ class StatusNotice(NamedTuple):
 Notice = (
     DiscoveryNotice
     | SampleNotice
+    | KvNotice
+    | RankCleared
     | WorkersDeparted
     | FleetPublished
     | MixedRoles

@@ -18,8 +18,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from projections.bounds import LEDGER_LINES_MAX
-from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, own_number
+from projections.events.control import KvPickSettings
+from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, Question, own_number
 from projections.identity import RankKey, WorkerKey
+from projections.kv.prefixes import PrefixReading, RankPrefix
+from projections.kv.side_index import SideIndex, predicted_by
+from projections.kv.state import KvState
 from projections.load.ledger import Ledger
 from projections.load.ledger_lines import (
     WorkerLines,
@@ -31,6 +35,8 @@ from projections.load.ledger_lines import (
 )
 from projections.load.store import HeldSample, LoadStore
 from projections.registry.fleet import Fleet, Worker
+
+__all__ = ["Overlay", "RankPrefix", "View", "WorkerReading"]
 
 _new: Any = tuple.__new__
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -45,6 +51,9 @@ class Overlay:
         self.faults: dict[bytes, DispatchEnded] = {}  # those of `ends` that accuse their workers
         self._picks: list[tuple[int, bytes]] = []  # (own number, pick id) in order
         self._ends: list[tuple[int, bytes]] = []
+        self._side = SideIndex()
+        self._laid: dict[int, int] = {}  # own number of a pick in `_side` -> time of its question
+        self._unlaid: dict[int, PickMade] = {}  # picks that nobody has asked `_side` about yet
 
     def __len__(self) -> int:
         """Own facts held."""
@@ -54,6 +63,8 @@ class Overlay:
         """An own pick went out."""
         insort(self._picks, (own_number(fact), fact.pick_id))
         self.ledger.add(fact.pick_id, lines_of(fact))
+        if fact.question.hashes:
+            self._unlaid[own_number(fact)] = fact
 
     def add_lost(self, replica: bytes, lost: LostPick, own_seq: int) -> None:
         """The same from a PicksLost, with its end if that has a number <= own_seq."""
@@ -77,9 +88,24 @@ class Overlay:
         """The as-of holds the own facts with numbers up to `own_seq`: forget them."""
         picks, ends = self._picks, self._ends
         while picks and picks[0][0] <= own_seq:
-            self.ledger.forget(picks.pop(0)[1])
+            number, pick_id = picks.pop(0)
+            self.ledger.forget(pick_id)
+            self._unlaid.pop(number, None)
+            asked_at = self._laid.pop(number, None)
+            if asked_at is not None:
+                self._side.remove(asked_at, number)
         while ends and ends[0][0] <= own_seq:
             self._forget_end()
+
+    def predictions(self) -> SideIndex:
+        """The blocks that these picks stand for. Worked out when it is asked for."""
+        for number, fact in self._unlaid.items():
+            predicted = predicted_by(fact)
+            if predicted is not None:
+                self._side.add(predicted.asked_at, number, predicted.rank, predicted.hashes)
+                self._laid[number] = predicted.asked_at
+        self._unlaid.clear()
+        return self._side
 
     def _forget_end(self) -> None:
         pick_id = self._ends.pop(0)[1]
@@ -102,16 +128,30 @@ class WorkerReading(NamedTuple):
 
 
 class View:
-    """Projections at `as_of` with an overlay. Valid until the fold applies its next record."""
+    """Projections at `as_of` with an overlay. Valid until the fold applies its next record.
 
-    __slots__ = ("_faults", "as_of", "fleet", "ledger", "load", "overlay")
+    kv: None where no block of any rank is known. stamp: log time of the owner's newest record.
+    """
 
-    def __init__(self, as_of: int, fleet: Fleet, load: LoadStore, ledger: Ledger, overlay: Overlay) -> None:
+    __slots__ = ("_faults", "as_of", "fleet", "kv", "ledger", "load", "overlay", "stamp")
+
+    def __init__(
+        self,
+        as_of: int,
+        fleet: Fleet,
+        load: LoadStore,
+        ledger: Ledger,
+        overlay: Overlay,
+        kv: KvState | None = None,
+        stamp: int = 0,
+    ) -> None:
         self.as_of = as_of
         self.fleet = fleet
         self.load = load
         self.ledger = ledger
         self.overlay = overlay
+        self.kv = kv
+        self.stamp = stamp
         self._faults = self._overlay_faults()
 
     def sample(self, rank: RankKey) -> HeldSample | None:
@@ -186,6 +226,33 @@ class View:
             samples = _NOTHING if held is None else held.samples
             readings.append(_new(WorkerReading, (worker, suspect, stalled, samples, unanswered)))
         return readings
+
+    def prefixes(self, question: Question, kv: KvPickSettings) -> dict[tuple[str, int, int], RankPrefix]:
+        """What the ranks of the question's model and namespaces hold of its prompt, by rank.
+
+        Ranks with nothing are absent; so are those of a block size that the question has no
+        hashes of. In no order.
+        """
+        reading = self._reading()
+        return {} if reading is None else reading.prefixes(question, kv)
+
+    def deepest(self, question: Question, kv: KvPickSettings) -> dict[int, int]:
+        """Block size -> the most blocks of the prompt that any of these ranks holds (decision 14)."""
+        reading = self._reading()
+        if reading is None:
+            return {known.block_size: 0 for known in question.hashes}
+        return reading.deepest(question, kv)
+
+    def publishes(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
+        """Whether kv-events of a rank's device are heard; else its own picks are all there is (DYN-08)."""
+        rank = self.kv.ranks.get((namespace, instance_id, dp_rank)) if self.kv is not None else None
+        return rank is not None and rank.feeders[0] is not None
+
+    def _reading(self) -> PrefixReading | None:
+        if self.kv is None or not self.kv.is_on:
+            return None
+        own = self.overlay.predictions() if self.kv.has_side else None
+        return PrefixReading(self.kv, self.fleet, own, self.stamp)
 
     def _stalled(self, lines: WorkerLines | None, own: WorkerLines | None, after: int, at: int) -> bool:
         ends = self.overlay.ends

@@ -187,3 +187,77 @@ class OwnerHeld(NamedTuple):
     tick_offset: int
     tick_records: int
     tick_check_sum: int
+
+
+class KvRankHeld(NamedTuple):
+    """A rank of which blocks may be known. feeders: the publisher of each tier, None for none.
+
+    departed: it has left the fleet, and its memory is not reclaimed yet.
+    """
+
+    namespace: str
+    instance_id: int
+    dp_rank: int
+    departed: bool
+    feeders: tuple[int | None, ...]
+
+
+class KvPublisherHeld(NamedTuple):
+    """A publisher of kv-events. down_at: log time since which it is not heard, None while it is.
+
+    bound_worker, bound_rank: the rank that its event source names where that counts.
+    cursors: (worker id, rank, newest event id taken, tiers that a newer publisher tells of).
+    """
+
+    namespace: str
+    publisher_id: int
+    down_at: int | None
+    bound_worker: int | None
+    bound_rank: int
+    cursors: tuple[tuple[int, int, int, int], ...]
+
+
+class KvTierHeld(NamedTuple):
+    """The RunHeld facts up to the next of these are of this tier: 0 device, 1 host, 2 beyond."""
+
+    tier: int
+
+
+class PredictionHeld(NamedTuple):
+    """A pick that stands for the blocks of its prompt at a rank.
+
+    number: offset of the pick. shared: how many blocks of the prompt are those of the
+    prediction held before; hashes: the tokens hashes of the rest.
+    """
+
+    namespace: str
+    instance_id: int
+    dp_rank: int
+    asked_at: int
+    number: int
+    shared: int
+    hashes: bytes
+
+
+class RunHeld(NamedTuple):
+    """Blocks in a row that ranks hold, a piece of the paths from the root, and who holds which by which name.
+
+    Ranks are numbers of a table of the checkpoint; masks are little-endian, a bit each, without zero bytes
+    at the end. Pieces come depth first, by tokens hash; a piece ends where the paths part or end, and at
+    a fixed length.
+
+    depth: how many blocks are above; the piece hangs from the last one that ended there. tokens: packed
+    tokens hashes; empty when the record only says more of the piece before. names: packed, the engine hash
+    by which the lowest rank that holds the block calls it, zero where no rank does.
+    full: mask of the ranks that hold all of it. parts: (mask of held blocks, mask of ranks).
+    others: (rank, mask of blocks, packed engine hashes) where a rank has not that name but another one.
+    further: (rank, block, engine hash) of second names.
+    """
+
+    depth: int
+    tokens: bytes
+    names: bytes
+    full: bytes
+    parts: tuple[tuple[bytes, bytes], ...]
+    others: tuple[tuple[int, bytes, bytes], ...]
+    further: tuple[tuple[int, int, bytes], ...]

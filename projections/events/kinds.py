@@ -54,6 +54,11 @@ class Kind(IntEnum):
     SETTINGS_HELD = 60
     REPLICA_HELD = 61
     OWNER_HELD = 62
+    RUN_HELD = 63
+    KV_RANK_HELD = 64
+    KV_PUBLISHER_HELD = 65
+    KV_TIER_HELD = 66
+    PREDICTION_HELD = 67
 
 
 class Speaker(IntEnum):
@@ -110,6 +115,11 @@ FACT_KINDS: dict[int, KindRow] = {
     Kind.SETTINGS_HELD: KindRow(held.SettingsHeld, Speaker.CHECKPOINT),
     Kind.REPLICA_HELD: KindRow(held.ReplicaHeld, Speaker.CHECKPOINT),
     Kind.OWNER_HELD: KindRow(held.OwnerHeld, Speaker.CHECKPOINT),
+    Kind.RUN_HELD: KindRow(held.RunHeld, Speaker.CHECKPOINT),
+    Kind.KV_RANK_HELD: KindRow(held.KvRankHeld, Speaker.CHECKPOINT),
+    Kind.KV_PUBLISHER_HELD: KindRow(held.KvPublisherHeld, Speaker.CHECKPOINT),
+    Kind.KV_TIER_HELD: KindRow(held.KvTierHeld, Speaker.CHECKPOINT),
+    Kind.PREDICTION_HELD: KindRow(held.PredictionHeld, Speaker.CHECKPOINT),
 }
 
 # Tuples inside facts: type -> (field index, type of the inner tuple, whether the field

@@ -69,7 +69,8 @@ class Registry:
     """Held keys, what they join to, and the fleet made of it.
 
     `apply` takes the records of discovery and returns the workers that left. State changes
-    in place; the same records give the same state, `digest` included.
+    in place; the same records give the same state, `digest` included. rejoined, rebound: workers,
+    and publishers of block events, that the newest record of discovery concerned.
     """
 
     def __init__(self) -> None:
@@ -87,6 +88,8 @@ class Registry:
         self._publishers: dict[tuple[str, int, str], Publisher] = {}  # topic, id, namespace
         self._bindings: dict[PublisherKey, RankBinding] = {}
         self._fleet: Fleet | None = None
+        self.rejoined: tuple[WorkerKey, ...] = ()
+        self.rebound: tuple[PublisherKey, ...] = ()
 
     # -- reading -----------------------------------------------------------------------
 
@@ -118,6 +121,10 @@ class Registry:
     def is_live(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
         """As Fleet.is_live, of the newest state."""
         return declares(self._workers, namespace, instance_id, dp_rank)
+
+    def binding_of(self, key: PublisherKey) -> RankBinding | None:
+        """As Fleet.binding_of, of the newest state."""
+        return self._bindings.get(key)
 
     def is_connected(self, namespace: str) -> bool:
         """Whether a pass of this namespace has settled and goes on."""
@@ -189,7 +196,9 @@ class Registry:
             self._claim(change, touched, notices)
         departed: list[WorkerKey] = []
         changed = False
-        for key in _worker_keys(touched):
+        self.rejoined = tuple(_worker_keys(touched))
+        self.rebound = _source_keys(touched)
+        for key in self.rejoined:
             before = self._workers.get(key)
             changed |= self._join_worker(key, time, notices)
             if before is not None and key not in self._workers:
@@ -358,6 +367,17 @@ def _worker_keys(identities: Iterable[Identity]) -> list[WorkerKey]:
         elif keyspace == Keyspace.CARDS:
             found.add(WorkerKey(namespace, int(parts[2])))
     return sorted(found)
+
+
+def _source_keys(identities: Iterable[Identity]) -> tuple[PublisherKey, ...]:
+    """Publishers of block events whose sources these concern, in order."""
+    return tuple(
+        sorted(
+            PublisherKey(namespace, int(parts[1]))
+            for keyspace, namespace, parts in identities
+            if keyspace == Keyspace.SOURCES and parts[0] == KV_EVENTS
+        )
+    )
 
 
 def _set(mapping: dict[_K, _V], key: _K, value: _V | None) -> bool:

@@ -12,6 +12,8 @@ from projections.events.control import (
     ClockTicked,
     ConfigAdopted,
     ConfigProposed,
+    FoldModeAdopted,
+    KvPickSettings,
     PickSettings,
     ReplicaGone,
     ReplicaStarted,
@@ -112,3 +114,86 @@ def test_settings_are_adopted_under_a_growing_version_and_only_when_they_differ(
     assert now is not None
     assert now.version == 2
     assert lane.owner.adopt("admin", b"b" * 16, "{}", SETTINGS, False) == 3, "disabling is a difference"
+
+
+KV = KvPickSettings(1.0, 1.0, 0.0)
+OLD = ReplicaStarted(SILENT, "old", "router", "0", "3", (), 62, ())
+
+
+def modes(lane: Lane) -> list[tuple[str, object]]:
+    """What was adopted, in order: flags, and versions of settings."""
+    found: list[tuple[str, object]] = []
+    for fact in lane.said:
+        if isinstance(fact, FoldModeAdopted):
+            found.append(("mode", fact.flags))
+        elif isinstance(fact, ConfigAdopted):
+            found.append(("settings", fact.version))
+    return found
+
+
+@pytest.mark.req("KVX-01", "KVX-20")
+def test_a_fold_mode_is_adopted_before_the_settings_that_want_it_and_given_up_behind_them() -> None:
+    lane = Lane()
+    lane.run(2)
+    lane.owner.adopt("start", b"a", "{}", SETTINGS, True)
+    lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV._replace(host_credit=0.5)), True)
+    lane.run(2)
+    lane.owner.adopt("file", b"c", "{}", SETTINGS._replace(kv=KV._replace(predicted_ttl_us=5)), True)
+    lane.owner.adopt("file", b"d", "{}", SETTINGS, True)
+    lane.run(3)
+    assert modes(lane) == [
+        ("settings", 1),
+        ("mode", (1, 2)),
+        ("settings", 2),
+        ("mode", (1, 2, 3)),
+        ("settings", 3),
+        ("mode", (1, 3)),
+        ("settings", 4),
+        ("mode", ()),
+    ]
+    assert lane.tail.fold.state.intake.fold_mode == () and lane.tail.stopped.value == "none"
+
+
+@pytest.mark.req("KVX-20")
+def test_settings_wait_for_a_live_replica_that_cannot_fold_what_they_want() -> None:
+    lane = Lane()
+    lane.world.say(OLD, SILENT)
+    lane.run(2)
+    wanting = SETTINGS._replace(kv=KV)
+    assert lane.owner.adopt("file", b"b", "{}", wanting, True) == 1
+    assert lane.owner.adopt("file", b"b", "{}", wanting, True) == 1, "it waits already"
+    lane.run(3)
+    assert modes(lane) == [] and lane.owner.held_back_by() == ["old"]
+    lane.world.say(OLD._replace(fold_modes=(1,)), SILENT)
+    lane.run(2)
+    assert modes(lane) == [("mode", (1,)), ("settings", 1)] and lane.owner.held_back_by() == []
+
+
+@pytest.mark.req("KVX-20")
+def test_a_replica_that_is_gone_holds_nobody_back() -> None:
+    lane = Lane()
+    lane.world.say(OLD, SILENT)
+    lane.run(2)
+    lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV), True)
+    lane.run(REPLICA_GONE_US / SECOND_US + 2)
+    assert modes(lane) == [("mode", (1,)), ("settings", 1)]
+
+
+def test_settings_that_wait_give_way_to_others() -> None:
+    lane = Lane()
+    lane.owner.adopt("start", b"a", "{}", SETTINGS, True)
+    lane.world.say(OLD, SILENT)
+    lane.run(2)
+    assert lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV), True) == 2
+    assert lane.owner.adopt("file", b"a", "{}", SETTINGS, True) == 1, "back to those in force"
+    lane.world.say(OLD._replace(fold_modes=(1,)), SILENT)
+    lane.run(2)
+    assert modes(lane) == [("settings", 1)]
+
+
+def test_an_owner_that_was_stopped_between_mode_and_settings_is_put_right_by_the_next() -> None:
+    lane = Lane()
+    lane.owner.adopt("start", b"a", "{}", SETTINGS, True)
+    lane.world.say(FoldModeAdopted((1, 2)))
+    lane.run(2)
+    assert modes(lane)[-1] == ("mode", ()) and lane.tail.fold.state.intake.fold_mode == ()

@@ -190,8 +190,8 @@ def test_a_fold_mode_that_this_release_lacks_stops_the_fold() -> None:
     script.say(FoldModeAdopted(()))
     assert script.fold.state.intake.fold_mode == ()
     with pytest.raises(UnknownFoldMode) as stop:
-        script.say(FoldModeAdopted((7_777, 3)))
-    assert stop.value.flags == (3, 7_777) and script.fold.stopped is stop.value
+        script.say(FoldModeAdopted((7_777, 333)))
+    assert stop.value.flags == (333, 7_777) and script.fold.stopped is stop.value
 
 
 def test_a_reducer_that_raises_stops_the_fold_for_good(monkeypatch: pytest.MonkeyPatch) -> None:

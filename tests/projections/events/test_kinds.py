@@ -88,6 +88,11 @@ PINNED: tuple[tuple[int, str, str], ...] = (
         "OwnerHeld",
         "writer epoch stamp fold_mode condemned tick_offset tick_records tick_check_sum",
     ),
+    (63, "RunHeld", "depth tokens names full parts others further"),
+    (64, "KvRankHeld", "namespace instance_id dp_rank departed feeders"),
+    (65, "KvPublisherHeld", "namespace publisher_id down_at bound_worker bound_rank cursors"),
+    (66, "KvTierHeld", "tier"),
+    (67, "PredictionHeld", "namespace instance_id dp_rank asked_at number shared hashes"),
     (
         11,
         "KvBatchReceived",
@@ -118,7 +123,9 @@ def test_who_may_write_what() -> None:
     anybody = {kind for kind, speaker in speakers.items() if speaker is Speaker.ANYBODY}
     assert anybody == {20, 21, 22, 32, 33, 35, 37}
     assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CLAIMANT} == {30}
-    assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CHECKPOINT} == set(range(50, 63))
+    assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CHECKPOINT} == {
+        *range(50, KIND_NEWEST + 1)
+    }
 
 
 def made(hint: object) -> object:

@@ -1,0 +1,36 @@
+"""Which flags settings want."""
+
+from __future__ import annotations
+
+import pytest
+
+from projections.events.control import KvPickSettings, PickSettings
+from projections.fold_modes import FOLD_MODES, KV_INDEX, LOWER_TIERS, SIDE_INDEX, wanted_modes
+
+PICK = PickSettings("load_based", "file", ("dynamo",), (), 3_000_000)
+KV = KvPickSettings(1.0, 1.0, 0.0)
+
+
+@pytest.mark.req("KVX-01", "KVX-20")
+def test_settings_without_the_prefix_term_want_no_flag() -> None:
+    assert wanted_modes(PICK) == ()
+    assert wanted_modes(PICK._replace(kv=KV)) == (KV_INDEX,)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "flag"),
+    [
+        ("host_credit", 0.75, LOWER_TIERS),
+        ("disk_credit", 0.25, LOWER_TIERS),
+        ("predicted_ttl_us", 1, SIDE_INDEX),
+        ("approximate_ttl_us", 1, SIDE_INDEX),
+    ],
+)
+def test_each_further_index_is_wanted_by_the_settings_that_read_it(
+    field: str, value: float, flag: int
+) -> None:
+    assert wanted_modes(PICK._replace(kv=KV._replace(**{field: value}))) == (KV_INDEX, flag)
+
+
+def test_numbers_are_those_that_logs_hold() -> None:
+    assert (KV_INDEX, LOWER_TIERS, SIDE_INDEX) == (1, 2, 3) and sorted(FOLD_MODES) == [1, 2, 3]
