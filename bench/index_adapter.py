@@ -6,16 +6,19 @@ columns from the wire and never pays it.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Hashable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache, partial
 from struct import Struct
-from sys import byteorder
 
 from projections.kv.columns import members
 from projections.kv.index import Index as KvIndex
 
 _WORD = Struct(">Q").pack
+
+
+@lru_cache(maxsize=4096)
+def _packer(count: int) -> Callable[..., bytes]:
+    return Struct(f">{count}Q").pack
 
 
 class Index:
@@ -45,7 +48,8 @@ class Index:
             self.index.stored(slot, above, _WORD(token), _WORD(engine))
         elif blocks:
             engines, tokens = zip(*blocks, strict=True)
-            self.index.stored(slot, above, self.pack(tokens), self.pack(engines))
+            pack = _packer(len(engines))
+            self.index.stored(slot, above, pack(*tokens), pack(*engines))
 
     def apply_removed(self, rank: Hashable, hashes: Sequence[int]) -> None:
         """hashes: engine hashes."""
@@ -61,10 +65,7 @@ class Index:
 
     def pack(self, hashes: Sequence[int]) -> bytes:
         """A column of them."""
-        column = array("Q", hashes)
-        if byteorder == "little":
-            column.byteswap()
-        return column.tobytes()
+        return _packer(len(hashes))(*hashes)
 
     def find_matches(self, hashes: Sequence[int]) -> dict[Hashable, int]:
         """Rank to depth, tokens hashes in."""

@@ -11,25 +11,27 @@ from functools import lru_cache
 from itertools import compress
 from struct import Struct
 
+Column = bytes | bytearray
+
 SUM_MODULUS = (1 << 64) - 1
 """Sums of columns are taken modulo this, under which a column folds in half without caring for carries."""
 
 _TICKED = bytes.maketrans(b"01", b"\x00\x01")
 _SMALL_BITS = 512
+_PIECE_BYTES = 256
 
 
-def words(column: bytes) -> tuple[bytes, ...]:
+def words(column: Column) -> tuple[bytes, ...]:
     """The words of a column, 8 bytes each."""
-    found: tuple[bytes, ...] = _splitter(len(column) >> 3)(column)
-    return found
+    return _splitter(len(column) >> 3)(column)
 
 
 @lru_cache(maxsize=1024)
-def _splitter(count: int) -> Callable[[bytes], tuple[bytes, ...]]:
+def _splitter(count: int) -> Callable[[Column], tuple[bytes, ...]]:
     return Struct("8s" * count).unpack
 
 
-def find_word(column: bytes, word: bytes, start: int = 0) -> int:
+def find_word(column: Column, word: bytes, start: int = 0) -> int:
     """Position of the first `word` at or behind position `start`, -1 without one."""
     at = column.find(word, start << 3)
     while at > 0 and at & 7:
@@ -37,13 +39,13 @@ def find_word(column: bytes, word: bytes, start: int = 0) -> int:
     return at >> 3
 
 
-def equal_words(left: bytes, right: bytes) -> int:
+def equal_words(left: Column, right: Column) -> int:
     """How many words two columns of one length have in common at their front."""
     differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
     return (len(left) << 3) - differing.bit_length() >> 6
 
 
-def equal_last_words(left: bytes, right: bytes) -> int:
+def equal_last_words(left: Column, right: Column) -> int:
     """How many words two columns of one length have in common at their end."""
     differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
     if not differing:
@@ -51,26 +53,38 @@ def equal_last_words(left: bytes, right: bytes) -> int:
     return (differing & -differing).bit_length() - 1 >> 6
 
 
-def reversed_words(column: bytes) -> bytes:
+def reversed_words(column: Column) -> bytes:
     """The column with its last word first."""
     return memoryview(column).cast("Q")[::-1].tobytes()
 
 
-def word_sum(column: bytes) -> int:
+def word_sum(column: Column) -> int:
     """The sum of the words modulo SUM_MODULUS, which is 0 for it: it lies in 0..SUM_MODULUS-1.
 
-    2**64 is 1 under this modulus, so the upper half of a column may be laid over its lower half
-    until little is left. All ones and zero count the same; the number of words is counted apart.
+    2**64 is 1 under this modulus, so pieces of a column may be added up as large numbers, and a
+    large number's upper half laid over its lower half, until little is left.
+    All ones and zero count the same; the number of words is counted apart.
     """
-    total = int.from_bytes(column, "big")
-    bits = len(column) << 3
+    if len(column) < _PIECE_BYTES:
+        total = int.from_bytes(column, "big")
+        bits = len(column) << 3
+    else:
+        pieces = len(column) // _PIECE_BYTES
+        total = sum(map(int.from_bytes, _piece_splitter(pieces)(column)))  # integers
+        total += int.from_bytes(column[pieces * _PIECE_BYTES :], "big")
+        bits = (_PIECE_BYTES << 3) + 64
     while bits > _SMALL_BITS:
         bits = (bits >> 1) + 63 & -64
         total = (total >> bits) + (total & (1 << bits) - 1)
     return total % SUM_MODULUS
 
 
-def word_xor(column: bytes) -> int:
+@lru_cache(maxsize=256)
+def _piece_splitter(count: int) -> Callable[[Column], tuple[bytes, ...]]:
+    return Struct(f"{_PIECE_BYTES}s" * count).unpack_from
+
+
+def word_xor(column: Column) -> int:
     """All words of the column, exclusive or."""
     total = int.from_bytes(column, "big")
     bits = len(column) << 3

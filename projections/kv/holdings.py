@@ -7,7 +7,7 @@ needs a second look.
 
 from __future__ import annotations
 
-from projections.kv.columns import leading_ones, members, words
+from projections.kv.columns import Column, leading_ones, members, words
 from projections.kv.index_limits import IndexLimits
 from projections.kv.run_tree import RunTree
 from projections.kv.runs import OwnNames, Run, Slot
@@ -27,14 +27,14 @@ class Holdings(RunTree):
         limits = self.limits
         return slot.names + count <= limits.blocks and self._names + count <= limits.ownerships
 
-    def _count_in(self, slot: Slot, names: bytes, tokens: bytes) -> None:
+    def _count_in(self, slot: Slot, names: Column, tokens: Column) -> None:
         count = len(names) >> 3
         slot.names += count
         self._names += count
         slot.names_in += names
         slot.tokens_in += tokens
 
-    def _count_out(self, slot: Slot, names: bytes, tokens: bytes) -> None:
+    def _count_out(self, slot: Slot, names: Column, tokens: Column) -> None:
         count = len(names) >> 3
         slot.names -= count
         self._names -= count
@@ -52,7 +52,7 @@ class Holdings(RunTree):
         return None if at < 0 else (run, at)
 
     def _cover(self, slot: Slot, run: Run, at: int, count: int) -> bool:
-        """Let the slot hold `count` positions from `at` on by their canonical names, as far as it does not yet.
+        """Let the slot hold `count` positions from `at` on by their canonical names, where it does not.
 
         Declines, having changed nothing, where a ceiling may be near.
         """
@@ -74,7 +74,8 @@ class Holdings(RunTree):
         else:
             slot.runs[run] = None
         run.enter_prefix(bit, end)
-        run.sole = None
+        if end == run.size:
+            run.close()
         self._count_in(slot, run.names[depth << 3 : end << 3], run.tokens[depth << 3 : end << 3])
         return True
 
@@ -134,15 +135,14 @@ class Holdings(RunTree):
         taken = self._cover_as(slot, run, at, names)
         return taken if taken or not careful else int(self._take(slot, run, at, names))
 
-    def _grow(
-        self, slot: Slot, run: Run, tokens: bytes, names: bytes, careful: bool
-    ) -> tuple[Run, int]:
-        """Let the slot hold new blocks below the end of `run`. The last run and how many of them; as `_hold`."""
+    def _grow(self, slot: Slot, run: Run, tokens: bytes, names: bytes, careful: bool) -> tuple[Run, int]:
+        """Let the slot hold new blocks below the end of `run`: the last run, and the rest as `_hold`."""
         limits = self.limits
-        room = min(limits.nodes - self.nodes, limits.blocks - slot.names, limits.ownerships - self._names)
-        if room <= 0:
-            return run, 0
-        if room << 3 < len(tokens):
+        count = len(tokens) >> 3
+        if not self._has_room(slot, count) or self.nodes + count > limits.nodes:
+            room = min(limits.nodes - self.nodes, limits.blocks - slot.names, limits.ownerships - self._names)
+            if room <= 0:
+                return run, 0
             tokens, names = tokens[: room << 3], names[: room << 3]
         if not slot.elsewhere or slot.elsewhere.keys().isdisjoint(words(names)):
             run, grown = self._lengthen(slot, run, tokens, names)
@@ -157,17 +157,17 @@ class Holdings(RunTree):
 
     def _own_names(self, slot: Slot, run: Run) -> OwnNames:
         """The slot's names in the run, made if there are none."""
-        run.sole = None
+        run.close()
         if run.own_names is None:
             run.own_names = {}
         own = run.own_names.get(slot.number)
         if own is None:
-            own = run.own_names[slot.number] = OwnNames(run.names)
+            own = run.own_names[slot.number] = OwnNames(bytes(run.names))
         return own
 
     def _enter(self, slot: Slot, run: Run, before: int, after: int) -> None:
         """Let the slot hold the positions `after` instead of `before`, fewer or more."""
-        run.sole = None
+        run.close()
         if before:
             run.leave(slot.number, slot.bit)
         if after:
@@ -232,7 +232,7 @@ class Holdings(RunTree):
         return True
 
     def _unname(self, slot: Slot, run: Run, at: int, name: bytes) -> None:
-        """Take `name` from a held position, and with its last name the position. `elsewhere` is done already."""
+        """Take `name` from a held position, with its last name the position; `elsewhere` is done already."""
         own = None if run.own_names is None else run.own_names.get(slot.number)
         other = None if own is None else own.further_of(at)
         if own is None or other is None:
@@ -263,7 +263,7 @@ class Holdings(RunTree):
             return
         depth = run.size if run.full & bit else run.depth_of(bit)
         if depth == high and low:
-            run.sole = None
+            run.close()
             run.leave(slot.number, bit)
             run.enter_prefix(bit, low)
         else:
@@ -271,3 +271,50 @@ class Holdings(RunTree):
             self._enter(slot, run, held, held & ~(((1 << high - low) - 1) << low))
         if not run.full and not run.kids:
             self._prune(run)
+
+    def attach(self, run: Run, piece: Run, unowned: int) -> None:
+        """Let `piece`, which nobody holds yet, go on from the end of `run`; positions `unowned` have no name.
+
+        A position whose canonical name is taken becomes one without. For loading.
+        """
+        self._adopt(run, piece)
+        self.nodes += piece.size
+        if not unowned and self._claim(words(piece.names), piece, False):
+            return
+        piece.void = unowned
+        for at, name in enumerate(words(piece.names)):
+            if not unowned >> at & 1:
+                if name in self._canonical:
+                    piece.void |= 1 << at
+                else:
+                    self._canonical[name] = piece
+
+    def count_names(self, count: int) -> None:
+        """A slot has `count` names more. For loading."""
+        self._names += count
+
+    def name_apart(
+        self, slot: Slot, run: Run, main: bytes, renamed: dict[int, bytes], further: dict[bytes, int]
+    ) -> None:
+        """Give the slot its names in a run that it holds already: `main`, but for `renamed`, and `further`.
+
+        The slot's sums have the names in `main` until then. For loading.
+        """
+        own = self._own_names(slot, run)
+        own.names = main
+        for at, name in renamed.items():
+            slot.names_out += main[at << 3 : (at + 1) << 3]
+            slot.names_in += name
+            own.rename(at, name)
+        for at, name in enumerate(words(own.names)):
+            if run.holds(slot, at) and not run.is_canonical(at, name):
+                slot.elsewhere[name] = run
+        for name, at in further.items():
+            own.further[name] = at
+            slot.elsewhere[name] = run
+            slot.names_in += name
+            slot.names += 1
+            slot.further += 1
+            self._names += 1
+            self._further += 1
+        slot.settle()

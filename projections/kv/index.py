@@ -19,12 +19,14 @@ it stay, and count again once it is filled. Source: KVX-06 and KVX-08 to KVX-12,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from projections.events.held import RunHeld
 from projections.kv import index_audit
 from projections.kv.columns import (
     equal_last_words,
@@ -33,9 +35,11 @@ from projections.kv.columns import (
     reversed_words,
     word_xor,
 )
+from projections.kv.held_runs import held_runs
 from projections.kv.holdings import Holdings
 from projections.kv.index_limits import INDEX_LIMITS, IndexLimits
-from projections.kv.runs import Run, Slot
+from projections.kv.run_loader import RunLoader
+from projections.kv.runs import PENDING_BYTES_MAX, Run, Slot
 
 _ENTRY = Struct(">QQQQ").pack
 _U64: Final = (1 << 64) - 1
@@ -68,6 +72,7 @@ class Index(Holdings):
 
     def __init__(self, limits: IndexLimits = INDEX_LIMITS) -> None:
         super().__init__(limits)
+        self._nodes_max, self._blocks_max, self._ownerships_max, _, self._run_blocks = limits
 
     @property
     def ownerships(self) -> int:
@@ -83,35 +88,33 @@ class Index(Holdings):
         every slot and the columns that changed.
         """
         total = 0
-        for slot in self._slots.values():
+        for slot in self.slots.values():
             if slot.names_in or slot.names_out or slot.tokens_in or slot.tokens_out or slot.entry is None:
                 slot.settle()
-                entry = _ENTRY(
-                    slot.key_word, slot.names - slot.further, slot.names_sum, slot.tokens_sum
-                )
+                entry = _ENTRY(slot.key_word, slot.names - slot.further, slot.names_sum, slot.tokens_sum)
                 slot.entry = xxh3_64_intdigest(entry) if slot.names else 0
             total += slot.entry or 0
         return total & _U64
 
     def open_slot(self, slot: int, key_word: int) -> None:
         """Make `slot`, 0 or above and not open, known. key_word: identity of its rank, 64 bits."""
-        if slot in self._slots:
+        if slot in self.slots:
             raise ValueError(f"slot {slot} is open")
-        self._slots[slot] = Slot(slot, key_word)
-        self._crowded = len(self._slots) > self.limits.owners
+        self.slots[slot] = Slot(slot, key_word)
+        self._crowded = len(self.slots) > self.limits.owners
 
     def close_slot(self, slot: int) -> None:
         """Clear the slot and forget it; its number may be opened again."""
         self.clear(slot)
-        del self._slots[slot]
-        self._crowded = len(self._slots) > self.limits.owners
+        del self.slots[slot]
+        self._crowded = len(self.slots) > self.limits.owners
 
     def stored(self, slot: int, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
         """Apply a stored event: a chain of blocks below the one that the slot names `parent`, or the root.
 
         tokens, engines: columns of one length. parent: 8 bytes.
         """
-        owner = self._slots[slot]
+        owner = self.slots[slot]
         if len(engines) == 8 and parent is not None:
             # what decoding sends: one new block behind the end of what this slot alone holds
             canonical = self._canonical
@@ -120,8 +123,9 @@ class Index(Holdings):
                 run is not None
                 and run.sole is owner
                 and run.names.endswith(parent)
-                and self.nodes < self.limits.nodes
-                and self._has_room(owner, 1)
+                and self.nodes < self._nodes_max
+                and owner.names < self._blocks_max
+                and self._names < self._ownerships_max
                 and engines not in owner.elsewhere
             ):
                 size = len(canonical)
@@ -129,9 +133,9 @@ class Index(Holdings):
                 if len(canonical) != size:
                     run.names += engines
                     run.tokens += tokens
-                    run.size += 1
-                    if run.size >= self.limits.run_blocks:
-                        run.sole = None
+                    run.size = size = run.size + 1
+                    if size == self._run_blocks:
+                        run.close()
                     owner.names += 1
                     owner.names_in += engines
                     owner.tokens_in += tokens
@@ -143,12 +147,13 @@ class Index(Holdings):
     def _store(self, owner: Slot, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
         """Apply the event in as large pieces as can be, and block by block from the first odd one on."""
         self._tidy(owner)
-        run, at = self._root, 0
+        run, at = self.root, 0
         if parent is not None:
             place = self._place(owner, parent)
             if place is None:
                 return Stored(StoreResult.ORPHAN, len(engines) >> 3)
-            run, at = place[0], place[1] + 1
+            run, at = place
+            at += 1
         done, end = 0, len(tokens)
         refused = 0
         careful = False
@@ -162,7 +167,7 @@ class Index(Holdings):
                 count = _common(run, at, tokens[done:stop] if done or careful else tokens)
                 if not count:
                     # at 0 the step into this run was meant for a block that was then refused
-                    run = self._split(run, at) if at else run.parent or self._root
+                    run = self._split(run, at) if at else run.parent or self.root
                     at = run.size
                     continue
                 taken = self._hold(owner, run, at, engines[done : done + (count << 3)], careful)
@@ -185,14 +190,15 @@ class Index(Holdings):
     def _tidy(self, owner: Slot) -> None:
         if self._dead_runs or self._dead_names:
             self._forget_some()
-        owner.settle_much()
+        if len(owner.names_in) > PENDING_BYTES_MAX or len(owner.names_out) > PENDING_BYTES_MAX:
+            owner.settle()
 
     def removed(self, slot: int, engines: bytes) -> int:
         """Take names from the slot. Returns how many of them it did not have, a repeated one included."""
-        owner = self._slots[slot]
+        owner = self.slots[slot]
         self._tidy(owner)
         missing = 0
-        rising = engines if len(engines) < 16 or self._is_rising(owner, engines) else reversed_words(engines)
+        rising = engines if self._is_rising(owner, engines) else reversed_words(engines)
         end = len(rising)
         while end:
             name = rising[end - 8 : end]
@@ -202,7 +208,11 @@ class Index(Holdings):
                 end -= 8
                 continue
             run, at = place
-            if run.own_names is not None and owner.number in run.own_names and run.own_names[owner.number].further:
+            if (
+                run.own_names is not None
+                and owner.number in run.own_names
+                and run.own_names[owner.number].further
+            ):
                 self._remove(owner, name)
                 end -= 8
                 continue
@@ -213,14 +223,13 @@ class Index(Holdings):
 
     def _is_rising(self, owner: Slot, engines: bytes) -> bool:
         """Whether the first two names stand in a run in this order: then the event goes from root to tail."""
-        place = self._place(owner, engines[:8])
-        if place is None:
-            return False
-        run, at = place
-        return run.names_of(owner).startswith(engines[8:16], at + 1 << 3)
+        if len(engines) < 16:
+            return True
+        run = self._canonical.get(engines[:8]) or owner.elsewhere.get(engines[:8])
+        return run is not None and engines[:16] in run.names_of(owner)
 
     def _streak(self, owner: Slot, run: Run, at: int, rising: bytes) -> int:
-        """How many names at the end of `rising` the slot holds in a row up to position `at`, which is the last."""
+        """How many names at the end of `rising` the slot holds in a row that ends at position `at`."""
         most = min(at + 1, len(rising) >> 3)
         if run.partial & owner.bit:
             held = run.bits_of(owner)
@@ -233,7 +242,7 @@ class Index(Holdings):
 
     def clear(self, slot: int) -> None:
         """The slot holds nothing more. Takes a step for each run that it touches, none for each block."""
-        owner = self._slots[slot]
+        owner = self.slots[slot]
         number, bit = owner.number, owner.bit
         runs = owner.runs
         if owner.elsewhere:
@@ -243,7 +252,8 @@ class Index(Holdings):
         owner.empty()
         for run in runs:
             run.leave(number, bit)
-            run.sole = None
+            if run.sole is owner:
+                run.close()
             if run.own_names is not None:
                 run.own_names.pop(number, None)
                 if not run.own_names:
@@ -258,7 +268,7 @@ class Index(Holdings):
         Returns (depth, mask of slots) with disjoint masks: these slots hold the first `depth` >= 1 blocks
         and not the next one. A depth may come more than once.
         """
-        run = self._root.kids.get(query[:8])
+        run = self.root.kids.get(query[:8])
         if run is None:
             return []
         alive = (run.full | run.partial) & among
@@ -286,7 +296,9 @@ class Index(Holdings):
                 return found
         return found
 
-    def _find_within(self, run: Run, rest: bytes, alive: int, above: int, found: list[tuple[int, int]]) -> None:
+    def _find_within(
+        self, run: Run, rest: bytes, alive: int, above: int, found: list[tuple[int, int]]
+    ) -> None:
         """The query ends or goes another way inside `run`, which has `above` blocks before it."""
         tokens = run.tokens
         if tokens.startswith(rest):
@@ -305,7 +317,9 @@ class Index(Holdings):
         if alive:
             found.append((above + depth, alive))
 
-    def _find_partial(self, run: Run, partial: int, most: int, above: int, found: list[tuple[int, int]]) -> None:
+    def _find_partial(
+        self, run: Run, partial: int, most: int, above: int, found: list[tuple[int, int]]
+    ) -> None:
         """Slots that hold `run` in part, by the end of their prefix."""
         if run.ragged is None and run.cuts is not None:
             for cut, mask in run.cuts.items():
@@ -319,12 +333,12 @@ class Index(Holdings):
 
     def blocks(self, slot: int) -> int:
         """How many nodes the slot holds."""
-        owner = self._slots[slot]
+        owner = self.slots[slot]
         return owner.names - owner.further
 
     def engine_hash_xor(self, slot: int) -> int:
         """Exclusive or of the slot's names. Walks over all it holds."""
-        owner = self._slots[slot]
+        owner = self.slots[slot]
         total = 0
         for run in owner.runs:
             column, bits = run.names_of(owner), run.bits_of(owner)
@@ -338,10 +352,24 @@ class Index(Holdings):
                 total ^= word_xor(b"".join(own.further))
         return total
 
+    def held(self, slots: Sequence[int]) -> Iterator[RunHeld]:
+        """All of it as facts of a checkpoint, which are the same for the same state.
+
+        slots: in the canonical order of their ranks, with every slot that holds anything.
+        """
+        return held_runs(self.root, self.slots, slots)
+
+    def restore(self, facts: Iterable[RunHeld], slots: Sequence[int]) -> None:
+        """Fill the index, which holds nothing, from such facts; `slots` are open and in the same order."""
+        loader = RunLoader(self, slots)
+        for fact in facts:
+            loader.add(fact)
+        loader.finish()
+
     def check(self) -> None:
         """Raise AssertionError, naming it, if an invariant is broken. For tests: it walks over everything."""
         counts = index_audit.Counts(self.nodes, self._names, self._further, self.limits.run_blocks)
-        index_audit.check(self._root, self._canonical, self._slots, counts)
+        index_audit.check(self.root, self._canonical, self.slots, counts)
 
 
 def _common(run: Run, at: int, tokens: bytes) -> int:

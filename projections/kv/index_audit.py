@@ -61,7 +61,7 @@ def _check_shape(run: Run, run_blocks: int) -> None:
     if not run.kids:
         assert run.held_to() == run.size, "an end that nobody holds is gone"
     if run.sole is not None:
-        assert run.full == run.sole.bit and not run.partial and not run.kids and run.own_names is None
+        assert run.full == run.sole.bit and not run.kids and run.own_names is None
         assert not run.void >> run.size - 1, "the sole slot finds the end by its canonical name"
 
 
@@ -100,9 +100,9 @@ def _check_slot(slot: Slot, canonical: Mapping[bytes, Run]) -> None:
         for at in range(run.size):
             if not bits >> at & 1:
                 continue
-            name = column[at << 3 : (at + 1) << 3]
+            name = bytes(column[at << 3 : (at + 1) << 3])
             names.append(name)
-            tokens.append(run.tokens[at << 3 : (at + 1) << 3])
+            tokens.append(bytes(run.tokens[at << 3 : (at + 1) << 3]))
             if own is None:
                 assert run.is_canonical(at, name)
             elif not run.is_canonical(at, name):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import repeat
 
-from projections.kv.columns import members, words
+from projections.kv.columns import Column, members, words
 from projections.kv.index_limits import IndexLimits
 from projections.kv.runs import NO_RUNS, OwnNames, Run, Slot
 
@@ -32,10 +32,10 @@ class RunTree:
     def __init__(self, limits: IndexLimits) -> None:
         self.limits = limits
         self.nodes = 0
-        self._root = Run(None, b"", b"", 0)
-        self._root.kids = {}
+        self.root = Run(None, b"", b"", 0)
+        self.root.kids = {}
         self._canonical: dict[bytes, Run] = {}
-        self._slots: dict[int, Slot] = {}
+        self.slots: dict[int, Slot] = {}
         self._dead_runs: list[Run] = []
         self._dead_names: list[dict[bytes, Run]] = []
 
@@ -47,47 +47,40 @@ class RunTree:
         """
         done = 0
         end = len(tokens)
-        most = self.limits.run_blocks
-        if self._may_extend(slot, run):
-            done = min(end, (most - run.size) << 3)
-            if not self._extend(slot, run, tokens[:done], names[:done]):
-                return run, 0
+        bit = slot.bit
+        free = self.limits.run_blocks - run.size
+        if free > 0 and run.full & bit and run.kids is NO_RUNS and run.own_names is None:
+            others = run.full ^ bit
+            if not others or others.bit_count() <= SHARED_TAILS_MAX:
+                done = end if end <= free << 3 else free << 3
+                if not self._claim(words(names if done == end else names[:done]), run, True):
+                    return run, 0
+                self._extend(slot, run, others, tokens[:done], names[:done])
         while done < end:
-            cut = done + (most << 3)
-            piece = Run(run, tokens[done:cut], names[done:cut], slot.bit)
+            cut = done + (self.limits.run_blocks << 3)
+            piece = Run(run, tokens[done:cut], names[done:cut], bit)
             if not self._claim(words(piece.names), piece, False):
                 break
             self._adopt(run, piece)
             slot.runs[piece] = None
             run = piece
             done += len(piece.tokens)
-        if done and run.size < most and run.full == slot.bit and not run.partial:
-            run.sole = slot
+        if done and run.size < self.limits.run_blocks:
+            run.open(slot)
         self.nodes += done >> 3
         return run, done >> 3
 
-    def _may_extend(self, slot: Slot, run: Run) -> bool:
-        return (
-            bool(run.full & slot.bit)
-            and run.kids is NO_RUNS
-            and run.size < self.limits.run_blocks
-            and run.own_names is None
-            and run.full.bit_count() <= SHARED_TAILS_MAX + 1
-        )
-
-    def _extend(self, slot: Slot, run: Run, tokens: bytes, names: bytes) -> bool:
-        if not self._claim(words(names), run, True):
-            return False
-        others = run.full ^ slot.bit
+    def _extend(self, slot: Slot, run: Run, others: int, tokens: bytes, names: bytes) -> None:
+        """Write new blocks of `slot` behind the end of `run`, of which it and `others` hold all."""
         size = run.size
         run.tokens += tokens
         run.names += names
-        run.size = len(run.tokens) >> 3
-        run.sole = None
+        run.size += len(tokens) >> 3
         if others:
             run.full = slot.bit
             run.enter_prefix(others, size)
-        return True
+        if run.size == self.limits.run_blocks:
+            run.close()
 
     def _lengthen_unnamed(self, run: Run, token: bytes) -> Run:
         """A new block below the end of `run` without a canonical name and, for now, without a holder."""
@@ -100,8 +93,8 @@ class RunTree:
     def _adopt(self, run: Run, kid: Run) -> None:
         if run.kids is NO_RUNS:
             run.kids = {}
-            run.sole = None
-        run.kids[kid.tokens[:8]] = kid
+            run.close()
+        run.kids[bytes(kid.tokens[:8])] = kid
 
     def _claim(self, names: tuple[bytes, ...], run: Run, earlier: bool) -> bool:
         """Make all of `names` canonical for `run`, or none of them: one is taken or comes twice.
@@ -134,8 +127,8 @@ class RunTree:
                 return
             parent = run.parent
             self.nodes -= run.size
-            del parent.kids[run.tokens[:8]]
-            if not parent.kids and parent is not self._root:
+            del parent.kids[bytes(run.tokens[:8])]
+            if not parent.kids and parent is not self.root:
                 parent.kids = NO_RUNS
             run.size = 0
             run.tokens = b""
@@ -167,10 +160,10 @@ class RunTree:
             for own in run.own_names.values():
                 own.names = own.names[: top << 3]
 
-    def _forget(self, names: bytes, void: int) -> None:
+    def _forget(self, names: Column, void: int) -> None:
         canonical = self._canonical
         if len(names) == 8 and not void:
-            del canonical[names]
+            del canonical[bytes(names)]
             return
         gone = words(names)
         if void:
@@ -206,9 +199,10 @@ class RunTree:
         """
         parent = run.parent
         assert parent is not None
-        front = Run(parent, run.tokens[: at << 3], run.names[: at << 3], run.full)
-        parent.kids[front.tokens[:8]] = front
-        front.kids = {run.tokens[at << 3 : (at + 1) << 3]: run}
+        run.close()
+        front = Run(parent, bytes(run.tokens[: at << 3]), bytes(run.names[: at << 3]), run.full)
+        parent.kids[bytes(front.tokens[:8])] = front
+        front.kids = {bytes(run.tokens[at << 3 : (at + 1) << 3]): run}
         front.void = run.void & (1 << at) - 1
         run.parent = front
         run.tokens = run.tokens[at << 3 :]
@@ -217,7 +211,7 @@ class RunTree:
         run.size -= at
         self._canonical.update(dict.fromkeys(front.canonical_names(), front))
         for number in members(run.full):
-            self._slots[number].runs[front] = None
+            self.slots[number].runs[front] = None
         if run.partial:
             self._split_partial(front, run, at)
         if run.own_names is not None:
@@ -225,7 +219,7 @@ class RunTree:
         return front
 
     def _split_partial(self, front: Run, back: Run, at: int) -> None:
-        slots = self._slots
+        slots = self.slots
         cuts, ragged = back.cuts or {}, back.ragged or {}
         back.cuts = back.ragged = None
         back.partial = 0
@@ -251,7 +245,7 @@ class RunTree:
     def _split_names(self, front: Run, back: Run, at: int) -> None:
         both, back.own_names = back.own_names or {}, None
         for number, own in both.items():
-            slot = self._slots[number]
+            slot = self.slots[number]
             ahead, behind = OwnNames(own.names[: at << 3]), OwnNames(own.names[at << 3 :])
             ahead.further = {name: place for name, place in own.further.items() if place < at}
             behind.further = {name: place - at for name, place in own.further.items() if place >= at}

@@ -12,12 +12,12 @@ every position that it holds by the canonical name, and by no other.
 
 from __future__ import annotations
 
-from projections.kv.columns import SUM_MODULUS, find_word, leading_ones, members, word_sum
+from projections.kv.columns import SUM_MODULUS, Column, find_word, leading_ones, members, word_sum
 
 NO_RUNS: dict[bytes, Run] = {}
 """The children of a run that has none; never written to."""
 
-PENDING_BYTES_MAX = 2048
+PENDING_BYTES_MAX = 4096
 """A column that waits to be added up is added up when it is longer than this."""
 
 
@@ -94,11 +94,6 @@ class Slot:
         self.tokens_in, self.tokens_out = bytearray(), bytearray()
         self.entry = None
 
-    def settle_much(self) -> None:
-        """Settle if much has come together."""
-        if max(len(self.names_in), len(self.names_out)) > PENDING_BYTES_MAX:
-            self.settle()
-
 
 class Run:
     """Blocks in a row.
@@ -109,6 +104,7 @@ class Run:
     cuts: {length of a held prefix: mask}, lengths in 1..size-1. ragged: {slot: bits of the held positions},
     never a prefix. own_names: by slot. sole: the slot that may lengthen this run without another look,
     since it alone holds it, by canonical names, and nothing goes on from it.
+    The columns of such a run are bytearrays, so that a block can be put behind them without a copy.
     A run that is gone from the tree has size 0 and keeps `names` until the index has forgotten them.
     """
 
@@ -129,8 +125,8 @@ class Run:
 
     def __init__(self, parent: Run | None, tokens: bytes, names: bytes, full: int) -> None:
         self.parent = parent
-        self.tokens = tokens
-        self.names = names
+        self.tokens: Column = tokens
+        self.names: Column = names
         self.size = len(tokens) >> 3
         self.void = 0
         self.kids = NO_RUNS
@@ -140,6 +136,20 @@ class Run:
         self.ragged: dict[int, int] | None = None
         self.own_names: dict[int, OwnNames] | None = None
         self.sole: Slot | None = None
+
+    def open(self, slot: Slot) -> None:
+        """Let `slot` be `sole`."""
+        if self.sole is not slot:
+            self.sole = slot
+            self.tokens = bytearray(self.tokens)
+            self.names = bytearray(self.names)
+
+    def close(self) -> None:
+        """Let nobody be `sole`."""
+        if self.sole is not None:
+            self.sole = None
+            self.tokens = bytes(self.tokens)
+            self.names = bytes(self.names)
 
     def depth_of(self, bit: int) -> int:
         """Length of the proper prefix that the slot of `bit` holds, 0 when it holds no such."""
@@ -228,7 +238,7 @@ class Run:
                 count += mask.bit_count()
         return count + sum(bits >> at & 1 for bits in (self.ragged or {}).values())  # integers
 
-    def names_of(self, slot: Slot) -> bytes:
+    def names_of(self, slot: Slot) -> Column:
         """The column in which the slot's names stand; a word counts where the slot holds its position."""
         if self.own_names is not None:
             own = self.own_names.get(slot.number)
@@ -242,25 +252,29 @@ class Run:
 
     def canonical_names(self) -> list[bytes]:
         """The words of `names` that are names."""
-        column = self.names
-        return [
-            column[at << 3 : (at + 1) << 3] for at in range(len(column) >> 3) if not self.void >> at & 1
-        ]
+        column = bytes(self.names)
+        return [column[at << 3 : (at + 1) << 3] for at in range(len(column) >> 3) if not self.void >> at & 1]
 
     def place_of(self, slot: Slot, name: bytes) -> int:
         """The position that the slot holds under `name`, -1 without one."""
-        if self.own_names is not None:
-            own = self.own_names.get(slot.number)
-            if own is not None and name in own.further:
+        own = None if self.own_names is None else self.own_names.get(slot.number)
+        if own is None:
+            column = self.names
+            if self.full & slot.bit:
+                if column.endswith(name):
+                    return self.size - 1
+                return find_word(column, name)
+        else:
+            if name in own.further:
                 return own.further[name]
-        column = self.names_of(slot)
+            column = own.names
         at = find_word(column, name)
         while at >= 0 and not self.holds(slot, at):
             at = find_word(column, name, at + 1)
         return at
 
     def prefix_groups(self, mask: int, depth: int) -> dict[int, int]:
-        """Slots of `mask`, which are partial holders, by the length of the prefix they hold, `depth` at most."""
+        """Slots of `mask`, all partial holders, by the length of their prefix, `depth` at most."""
         groups: dict[int, int] = {}
         for cut, slots in (self.cuts or {}).items():
             slots &= mask
