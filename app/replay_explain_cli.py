@@ -61,6 +61,10 @@ def print_explanation(found: dict[str, Any], console: Console) -> None:
         f" about {question['estimated_tokens']} prompt tokens,"
         f" on the state as of {pick['as_of']}, settings version {pick['config_version']}",
     )
+    if pick["kv_result"] is not None:
+        read = f"{pick['isl_tokens']} tokens read" if pick["isl_tokens"] is not None else "prompt not read"
+        held = f", {pick['overlap_blocks']} blocks held" if pick["overlap_blocks"] is not None else ""
+        say(console, f"prefix: {pick['kv_result']} ({read}{held})")
     for row in found["namespaces"]:
         state = "eligible" if row["eligible"] else f"left out: {row['cause']}"
         say(console, f"namespace {row['name']}: {state}")
@@ -93,6 +97,29 @@ def _print_phase(name: str, phase: dict[str, Any], console: Console) -> None:
             f"{row['unanswered_tokens']} tok {row['unanswered_blocks']} blk",
             "-" if age is None else f"{age / 1e6:.{1 if age >= 10_000_000 else 3}f} s",
             verdict,
+            style="bold" if row["chosen"] else None,
+        )
+    console.print(table)
+    if any(row["prefix"] for row in phase["candidates"]):
+        _print_prefixes(phase["candidates"], console)
+
+
+def _print_prefixes(rows: list[dict[str, Any]], console: Console) -> None:
+    """What each rank held of the prompt, and what its cost was made of, in blocks."""
+    heads = ("worker", "device", "predicted", "lower", "credit", "decay", "raw", "adjusted", "decode")
+    table = narrow_table(heads, left=("worker",))
+    for row in rows:
+        prefix = row["prefix"]
+        if prefix is None:
+            continue
+        numbers = (prefix[name] for name in ("credit", "decay", "raw_blocks", "adjusted_blocks"))
+        table.add_row(
+            printable(f"{row['namespace']}/{row['worker']}#{row['dp_rank']}"),
+            str(prefix["device_blocks"]),
+            str(prefix["predicted_blocks"]),
+            f"{prefix['host_blocks']}+{prefix['disk_blocks']}",
+            *("-" if number is None else f"{number:.2f}" for number in numbers),
+            or_dash(prefix["decode_blocks"]),
             style="bold" if row["chosen"] else None,
         )
     console.print(table)

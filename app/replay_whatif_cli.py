@@ -163,6 +163,9 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
                 f"{phase} cost, average of {row['picks']} picks: {row['before']:.4f} -> {row['after']:.4f}"
                 " (by the settings of then)",
             )
+    before, after = document["overlap_blocks"]
+    if before or after:
+        say(console, f"blocks of prompts that the ranks that prefill held: {before} -> {after}")
     for model, row in document["spread"].items():
         say(
             console,
@@ -181,7 +184,7 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
 
 def _print_sweep(rows: list[dict[str, Any]], console: Console) -> None:
     table = Table(title="sweep", title_justify="left")
-    for head in ("settings", "moved", "share", "largest share", "Gini", "decode cost"):
+    for head in ("settings", "moved", "share", "largest share", "Gini", "decode cost", "blocks held"):
         table.add_column(head, justify="left" if head == "settings" else "right")
     for row in rows:
         cost = row["cost"]["decode"]["after"]
@@ -192,6 +195,7 @@ def _print_sweep(rows: list[dict[str, Any]], console: Console) -> None:
             f"{row['max_share']:.1%}",
             f"{row['gini']:.3f}",
             "-" if cost is None else f"{cost:.4f}",
+            str(row["overlap_blocks"][1]),
         )
     console.print(table)
 
@@ -274,10 +278,28 @@ def _namespaces(text: str) -> tuple[str, ...]:
     return names
 
 
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0.0 <= weight < float("inf"):
+        raise ValueError("is no number of at least 0")
+    return weight
+
+
 SWEPT: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
     ("dynamo.load.max_staleness", "max_staleness_us", lambda text: Duration.read(text).us),
     ("dynamo.picker", "picker", _picker),
     ("namespaces", "namespaces", _namespaces),
+    ("dynamo.kv.overlap_score_credit", "kv.overlap_credit", _weight),
+    ("dynamo.kv.overlap_score_credit_decay", "kv.credit_decay", _weight),
+    ("dynamo.kv.prefill_load_scale", "kv.prefill_scale", _weight),
+    ("dynamo.kv.router_temperature", "kv.temperature", _weight),
+    ("dynamo.kv.host_cache_hit_weight", "kv.host_credit", _weight),
+    ("dynamo.kv.disk_cache_hit_weight", "kv.disk_credit", _weight),
+    ("dynamo.kv.predicted_ttl", "kv.predicted_ttl_us", lambda text: Duration.read(text).us),
+    ("dynamo.kv.approximate_ttl", "kv.approximate_ttl_us", lambda text: Duration.read(text).us),
 )
 """Settings that picks read, by their configuration key: the field of PickSettings, and how a value reads."""
 

@@ -25,8 +25,9 @@ _Rotations = tuple[int, int]
 class Alternative(NamedTuple):
     """Settings to ask under.
 
-    settings: None for those of each pick. replaced: fields put over them. labels: (key, value)
-    of a sweep as people wrote them.
+    settings: None for those of each pick. replaced: fields put over them; `kv.temperature` is
+    one of the prefix term, which changes nothing where there is no such term. labels: (key,
+    value) of a sweep as people wrote them.
     """
 
     name: str
@@ -36,7 +37,14 @@ class Alternative(NamedTuple):
 
     def of(self, recorded: PickSettings) -> PickSettings:
         """The settings in place of the recorded ones."""
-        return (self.settings or recorded)._replace(**dict(self.replaced))
+        settings = self.settings or recorded
+        for field, value in self.replaced:
+            whole, _, part = field.partition(".")
+            if not part:
+                settings = settings._replace(**{whole: value})
+            elif settings.kv is not None:
+                settings = settings._replace(kv=settings.kv._replace(**{part: value}))
+        return settings
 
 
 class Again(NamedTuple):

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from projections.audit.translation import kv_result
 from projections.events.codec import RecordRefused, decode_record
+from projections.events.control import KvPickSettings
 from projections.events.envelope import LANE
 from projections.events.kinds import Kind
 from projections.events.picks import (
@@ -20,14 +22,15 @@ from projections.events.picks import (
     Fault,
     Outcome,
     Phase,
-    PhaseOutcome,
     PickMade,
     PickReason,
 )
 from projections.events.ports import CheckpointStore, LogReader
+from projections.identity import WorkerKey
 from replay.engine import Asked, Replay
 from replay.log_walk import batches_of, kind_byte, record_at, records_of
 from replay.verify import compare
+from router.picker.cost_terms import CostTerms, leg_of, terms_of
 from router.picker.pick import candidate_table
 from router.picker.rows import CandidateRow, unpack_rows
 
@@ -136,14 +139,15 @@ def document(asked: Asked, end: DispatchEnded | None, to_time: Times) -> dict[st
     fact = asked.fact
     outcome = fact.outcome
     tables = _tables(asked)
+    terms = {phase: _terms(asked, phase, tables[phase]) for phase in tables}
     return {
         "pick": _pick(asked, to_time),
         "question": _question(fact, to_time),
         "settings": _settings(asked),
         "namespaces": _namespaces(fact),
         "phases": {
-            "prefill": _phase(asked, outcome, outcome.prefill, tables[Phase.PREFILL]),
-            "decode": _phase(asked, outcome, outcome.decode, tables[Phase.DECODE]),
+            phase.label: _phase(asked, outcome, phase, tables[phase], terms[phase])
+            for phase in (Phase.PREFILL, Phase.DECODE)
         },
         "end": _end(end, to_time),
         **_repeated(asked),
@@ -159,6 +163,16 @@ def _tables(asked: Asked) -> dict[Phase, list[CandidateRow]]:
             Phase.DECODE: unpack_rows(outcome.decode.rows),
         }
     return candidate_table(asked.view, asked.fact.question, asked.settings.pick, asked.flags)
+
+
+def _terms(asked: Asked, phase: Phase, table: list[CandidateRow]) -> list[CostTerms | None]:
+    """The terms of each cost, where the pick can be asked again and was scored by prefix."""
+    if asked.view is None or asked.settings is None:
+        return [None] * len(table)
+    workers = asked.view.fleet.workers
+    sizes = [workers[WorkerKey(row.namespace, row.instance_id)].block_size or 0 for row in table]
+    leg = leg_of(phase, asked.fact.outcome)
+    return terms_of(leg, table, sizes, asked.fact.question, asked.settings.pick)
 
 
 def _pick(asked: Asked, to_time: Times) -> dict[str, Any]:
@@ -185,6 +199,10 @@ def _pick(asked: Asked, to_time: Times) -> dict[str, Any]:
         "prefill_dp_rank": prefill.dp_rank if prefill else None,
         "prefill_reason": PickReason(outcome.prefill.reason).label,
         "estimated_tokens": fact.question.estimated_tokens,
+        "kv_result": kv_result(outcome.kv_result),
+        "isl_tokens": fact.question.isl_tokens or None,
+        "overlap_blocks": outcome.overlap_blocks if outcome.block_size else None,
+        "block_size": outcome.block_size or None,
         "candidates": max(outcome.prefill.candidates, outcome.decode.candidates),
         "suspect": fact.suspect,
     }
@@ -202,6 +220,12 @@ def _question(fact: PickMade, to_time: Times) -> dict[str, Any]:
         "estimated_tokens": question.estimated_tokens,
         "rotations": {"prefill": question.rotation_prefill, "decode": question.rotation_decode},
         "draws": list(question.draws),
+        "prompt": kv_result(question.prompt_result),
+        "isl_tokens": question.isl_tokens or None,
+        "hashes": [
+            {"block_size": known.block_size, "blocks": known.blocks, "recorded": len(known.hashes) // 8}
+            for known in question.hashes
+        ],
     }
 
 
@@ -217,7 +241,15 @@ def _settings(asked: Asked) -> dict[str, Any] | None:
         "model_map": dict(pick.model_map),
         "max_staleness_us": pick.max_staleness_us,
         "ledger": pick.ledger,
+        "kv": _kv_settings(pick.kv),
     }
+
+
+def _kv_settings(kv: KvPickSettings | None) -> dict[str, Any] | None:
+    if kv is None:
+        return None
+    conditional = None if kv.conditional is None else kv.conditional._asdict()
+    return {**kv._asdict(), "conditional": conditional}
 
 
 def _namespaces(fact: PickMade) -> list[dict[str, Any]]:
@@ -226,17 +258,22 @@ def _namespaces(fact: PickMade) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(row["name"]))
 
 
-def _phase(asked: Asked, outcome: Outcome, phase: PhaseOutcome, table: list[CandidateRow]) -> dict[str, Any]:
+def _phase(
+    asked: Asked, outcome: Outcome, name: Phase, table: list[CandidateRow], terms: list[CostTerms | None]
+) -> dict[str, Any]:
+    phase = outcome.decode if name is Phase.DECODE else outcome.prefill
     chosen = phase.chosen
     winner = (outcome.namespace, chosen.instance_id, chosen.dp_rank) if chosen is not None else None
-    rows = [_row(asked, row, position, winner) for position, row in enumerate(table)]
-    decode = phase is outcome.decode
+    rows = [
+        {**_row(asked, row, position, winner), "prefix": _prefix(row, parts)}
+        for position, (row, parts) in enumerate(zip(table, terms, strict=True))
+    ]
     return {
         "winner": rows[0] if winner is not None and rows and rows[0]["chosen"] else None,
         "runner_up": rows[1] if len(rows) > 1 else None,
         "margin": phase.margin,
         "reason": PickReason(phase.reason).label,
-        "rotation": outcome.rotation_decode if decode else outcome.rotation_prefill,
+        "rotation": outcome.rotation_decode if name is Phase.DECODE else outcome.rotation_prefill,
         "charged": {"tokens": chosen.tokens, "blocks": chosen.blocks} if chosen is not None else None,
         "candidates": rows,
     }
@@ -263,6 +300,23 @@ def _row(
         "sample_age_us": row.sample_age_us,
         "verdict": row.verdict.label,
         "excluded_reason": row.excluded.label if row.excluded else None,
+    }
+
+
+def _prefix(row: CandidateRow, terms: CostTerms | None) -> dict[str, Any] | None:
+    """What the prefix term made of a candidate; None where it took no part."""
+    if row.credit is None:
+        return None
+    return {
+        "device_blocks": row.overlap_blocks - row.predicted_blocks,
+        "predicted_blocks": row.predicted_blocks,
+        "host_blocks": row.host_blocks,
+        "disk_blocks": row.disk_blocks,
+        "credit": row.credit,
+        "decay": terms.decay if terms is not None else None,
+        "raw_blocks": terms.raw_blocks if terms is not None else None,
+        "adjusted_blocks": terms.adjusted_blocks if terms is not None else None,
+        "decode_blocks": terms.decode_blocks if terms is not None else None,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from projections.events.picks import Outcome, Phase, PhaseOutcome, PickReason
+from projections.events.picks import KvResult, Outcome, Phase, PhaseOutcome, PickReason
 from projections.identity import RankKey
 from replay.alternative import Again
 from replay.engine import Asked
@@ -71,6 +71,28 @@ def move_of(asked: Asked, again: Again) -> Move:
     )
 
 
+def overlaps_of(asked: Asked, again: Again) -> tuple[int, int]:
+    """Blocks of the prompt that the rank that prefills held, before and after, on one scale.
+
+    Both are by what the view says under the settings of then, or the other ones where those
+    had no prefix term; 0 where neither has one, or the prompt was not read.
+    """
+    assert asked.view is not None and asked.settings is not None
+    kv = asked.settings.pick.kv or again.settings.kv
+    if kv is None or asked.fact.question.prompt_result != KvResult.READY:
+        return 0, 0
+    held = []
+    for question, outcome in (
+        (asked.fact.question, asked.fact.outcome),
+        (again.question, again.outcome),
+    ):
+        choice = choice_of(outcome)
+        rank = choice.prefill or choice.decode
+        prefix = asked.view.prefixes(question, kv).get(rank) if rank is not None else None
+        held.append(max(prefix.device, prefix.predicted) if prefix is not None else 0)
+    return held[0], held[1]
+
+
 def why_moved(asked: Asked, again: Again, move: Move) -> list[str]:
     """Sentences on what made the difference, phase by phase."""
     assert asked.view is not None and asked.settings is not None
@@ -102,8 +124,20 @@ def _causes(then: Rows, other: Rows, before: RankKey | None, after: RankKey | No
             age = "" if now.sample_age_us is None else f", its sample {now.sample_age_us / 1e6:.3f} s old"
             found.append(f"{_name(rank)} reads {now.verdict.label} instead of {was.verdict.label}{age}")
         elif was.cost is not None or now.cost is not None:
-            found.append(f"{_name(rank)} {_prices(was.cost, now.cost)}")
+            found.append(f"{_name(rank)} {_prices(was.cost, now.cost)}{_prefix(was, now)}")
     return found
+
+
+def _prefix(was: CandidateRow, now: CandidateRow) -> str:
+    held = max(was.overlap_blocks, now.overlap_blocks)
+    if not held:
+        return ""
+    credits_ = " and ".join(
+        f"{row.credit:.2f} {when}"
+        for row, when in ((was, "then"), (now, "otherwise"))
+        if row.credit is not None
+    )
+    return f", of {held} blocks held: credit {credits_}"
 
 
 def _turns(was: PhaseOutcome, now: PhaseOutcome) -> list[str]:

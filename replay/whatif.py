@@ -22,7 +22,7 @@ from projections.registry.fleet import Role
 from replay.alternative import Again, Alternative, Asker
 from replay.engine import Asked, Replay, Unverifiable
 from replay.log_walk import Progress
-from replay.moves import Move, move_of, why_moved
+from replay.moves import Move, move_of, overlaps_of, why_moved
 
 LARGEST_KEPT = 10
 SAMPLES_KEPT = 1_500
@@ -34,7 +34,9 @@ LIMITS = (
     " differently, and later samples, unanswered dispatches and suspicions with it: that is not simulated.",
     "Eligible namespaces and frontend health are those recorded; a namespace that no frontend was"
     " configured for then cannot be chosen.",
-    "Rotations go on from pick to pick under the other settings; draws are the recorded ones.",
+    "Rotations go on from pick to pick under the other settings; draws are the recorded ones, and where"
+    " none were recorded a temperature changes nothing.",
+    "Blocks are those that ranks held then. Had picks gone elsewhere, other ranks would hold them.",
     "Costs before and after are both by the settings of then; they say what was believed, not how long"
     " an answer took.",
 )
@@ -90,7 +92,8 @@ class WhatIf:
 
     by_model, by_namespace: name -> [picks, moved]. spreads: by recorded Dynamo name of the
     model. reasons: (phase, before, after) -> picks. times: (log time, picks, moved).
-    costs_sampled: (before, after) of some decode choices, in order.
+    costs_sampled: (before, after) of some decode choices, in order. overlap_before,
+    overlap_after: blocks of prompts that the ranks that prefill held.
     """
 
     def __init__(self, alternative: Alternative) -> None:
@@ -135,6 +138,9 @@ class WhatIf:
             ("prefill", outcome.prefill.reason, again.outcome.prefill.reason),
         ):
             self.reasons[(phase, PickReason(was).label, PickReason(now).label)] += 1
+        before, after = overlaps_of(asked, again)
+        self.overlap_before += before
+        self.overlap_after += after
         self.decode_cost.add(*move.decode_costs)
         self.prefill_cost.add(*move.prefill_costs)
         self._sample(*move.decode_costs)

@@ -17,8 +17,9 @@ UNKNOWN_END = "unknown"  # status of a dispatch whose replica is gone; in the au
 class PickRow(NamedTuple):
     """A row of `picks`, unique by (lane, log_offset).
 
-    kv_result, isl_tokens, overlap_blocks: None where no KV index was asked.
-    block_size: of the chosen decode worker, as the log stood at the pick's record.
+    kv_result: None where picks were not prefix-aware. isl_tokens: of a prompt that was read.
+    overlap_blocks: that the rank that prefills was believed to hold, None without the prefix term.
+    block_size: of that rank, else of the chosen decode worker, as the log stood at the pick's record.
     """
 
     pick_id: str

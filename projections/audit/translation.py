@@ -28,6 +28,7 @@ from projections.events.picks import (
     EndStatus,
     ExcludedReason,
     Fault,
+    KvResult,
     Outcome,
     Phase,
     PhaseOutcome,
@@ -45,6 +46,8 @@ _REASONS = {int(reason): reason.label for reason in PickReason}
 _STATUSES = {int(status): status.label for status in EndStatus}
 _FAULTS = {int(fault): fault.name.lower() for fault in Fault}
 _VERDICTS = {int(verdict): verdict.label for verdict in Verdict}
+_KV_RESULTS = {int(result): result.label for result in KvResult}
+_WITH_TERM = (KvResult.NO_OVERLAP, KvResult.OVERLAP, KvResult.BYPASS)
 _EXCLUDED = {int(reason): reason.label if reason else None for reason in ExcludedReason}
 
 
@@ -71,11 +74,11 @@ def pick_row(offset: int, fact: PickMade, picker: str | None, block_size: int | 
         None if prefill is None else str(prefill.instance_id),
         None if prefill is None else prefill.dp_rank,
         reason_of(outcome.prefill),
-        None,
-        None,
+        kv_result(outcome.kv_result),
+        whole(question.isl_tokens) if question.prompt_result == KvResult.READY else None,
         whole(question.estimated_tokens),
-        _maybe_whole(block_size),
-        None,
+        _maybe_whole(outcome.block_size or block_size),
+        _overlap(outcome),
         max(outcome.prefill.candidates, outcome.decode.candidates),
         fact.suspect,
     )
@@ -98,7 +101,7 @@ def candidate_rows(
     rows = []
     for position, row in enumerate(candidates[:limit]):
         namespace, instance, rank, cost, prefill, decode, tokens, blocks, age, verdict, excluded, overlap = (
-            row
+            row[:12]
         )
         rows.append(
             (
@@ -216,8 +219,8 @@ def shadow_row(
         None if prefill is None else str(prefill.instance_id),
         None if prefill is None else prefill.dp_rank,
         reason_of(outcome.prefill),
-        None,
-        None,
+        kv_result(outcome.kv_result),
+        _overlap(outcome),
         max(outcome.prefill.candidates, outcome.decode.candidates),
         _ranks(outcome) != _ranks(fact.outcome),
         unverifiable,
@@ -245,6 +248,19 @@ def audit_message(table: str, row: tuple[Any, ...], columns: Sequence[str]) -> t
 def reason_of(outcome: PhaseOutcome) -> str:
     """A phase's reason as it is spelled; the number of one that a newer release knows."""
     return _REASONS.get(outcome.reason, str(outcome.reason))
+
+
+def kv_result(number: int) -> str | None:
+    """What the prefix term was worth, or why there is none, as it is spelled; None where it is off.
+
+    The number of a result that a newer release knows.
+    """
+    return _KV_RESULTS.get(number, str(number)) if number else None
+
+
+def _overlap(outcome: Outcome) -> int | None:
+    """Blocks that the rank that prefills was believed to hold, None where the term took no part."""
+    return whole(outcome.overlap_blocks) if outcome.kv_result in _WITH_TERM else None
 
 
 def _ranks(outcome: Outcome) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings
 from replay.alternative import Alternative, Asker
 from replay.engine import Replay
 from tests.replay.recorded_log import SETTINGS, RecordedLog
@@ -77,3 +77,11 @@ def test_replaced_fields_lie_over_the_recorded_settings_or_the_given_ones() -> N
     assert alternative.of(SETTINGS) == SETTINGS._replace(max_staleness_us=7)
     given = SETTINGS._replace(picker="round_robin")
     assert alternative._replace(settings=given).of(SETTINGS) == given._replace(max_staleness_us=7)
+
+
+def test_parts_of_the_prefix_term_are_replaced_where_there_is_one() -> None:
+    alternative = Alternative("x", None, (("kv.overlap_credit", 0.5), ("kv.temperature", 2.0)))
+    assert alternative.of(SETTINGS) == SETTINGS
+    kv = KvPickSettings(1.0, 1.0, 0.0)
+    expected = kv._replace(overlap_credit=0.5, temperature=2.0)
+    assert alternative.of(SETTINGS._replace(kv=kv)) == SETTINGS._replace(kv=expected)

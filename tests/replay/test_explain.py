@@ -6,8 +6,10 @@ import pytest
 
 from projections.bounds import SECOND_US
 from projections.events.picks import Fault
+from projections.events.signals import StorageTier
 from replay.engine import records_of
 from replay.explain import PickNotFound, explain, find_pick
+from tests.replay.prefix_log import KV, PrefixLog, ask
 from tests.replay.recorded_log import RecordedLog
 
 
@@ -106,3 +108,47 @@ def test_documents_name_log_positions_and_ids_as_text() -> None:
     assert pick["log_offset"] == max(o for o, data in records_of(world.log, 0) if data[3] == 20)
     assert found["settings"]["version"] == pick["config_version"] == 1
     assert found["namespaces"] == [{"name": "dynamo", "eligible": True, "cause": None}]
+
+
+@pytest.mark.req("KVP-13", "EVS-07")
+def test_every_term_of_a_cost_by_prefix_is_shown() -> None:
+    world = PrefixLog(kv=KV._replace(host_credit=0.75, credit_decay=0.5))
+    world.store(2, "a", 6)
+    world.store(2, "a", 8, StorageTier.HOST_PINNED)
+    for worker, blocks in ((1, 10), (2, 12), (3, 90)):
+        world.sample(worker, blocks)
+    replica = world.replica()
+    ask(replica, "r", "a", 10)
+    found = told(world, "r")
+    assert found["repeated"] == "equal"
+    assert found["pick"] == {
+        **found["pick"],
+        "kv_result": "overlap",
+        "isl_tokens": 168,
+        "overlap_blocks": 6,
+        "block_size": 16,
+    }
+    assert found["question"]["hashes"] == [{"block_size": 16, "blocks": 10, "recorded": 10}]
+    assert found["settings"]["kv"]["host_credit"] == 0.75
+    winner = found["phases"]["decode"]["winner"]
+    assert winner["worker"] == "2"
+    assert winner["prefix"] == {
+        "device_blocks": 6,
+        "predicted_blocks": 0,
+        "host_blocks": 2,
+        "disk_blocks": 0,
+        "credit": 7.5,
+        "decay": 1.0,
+        "raw_blocks": 10.5,
+        "adjusted_blocks": 3.0,
+        "decode_blocks": 12 + 5,
+    }
+    assert winner["cost"] == 20.0
+    other = found["phases"]["decode"]["runner_up"]
+    assert (other["worker"], other["cost"], other["prefix"]["credit"]) == ("1", 10.5 + 21, 0.0)
+
+
+def test_a_pick_without_the_prefix_term_shows_none_of_it() -> None:
+    found = told(spread_log(), "first")
+    assert (found["pick"]["kv_result"], found["pick"]["isl_tokens"], found["settings"]["kv"]) == (None,) * 3
+    assert {row["prefix"] for row in found["phases"]["decode"]["candidates"]} == {None}

@@ -8,7 +8,8 @@ from replay.alternative import Alternative
 from replay.engine import Unverifiable
 from replay.moves import Move
 from replay.whatif import Times, WhatIfs, what_if
-from tests.replay.recorded_log import RecordedLog
+from tests.replay.prefix_log import PrefixLog, ask
+from tests.replay.recorded_log import SETTINGS, RecordedLog
 
 TURNS = Alternative("turns", None, (("picker", "round_robin"),))
 SAME = Alternative("same", None)
@@ -95,3 +96,33 @@ def test_each_pick_is_told_in_both_ways() -> None:
 
     what_if(world.log, None, 0, world.log.end_offset(), [TURNS, SAME], each=each)
     assert len(told) == 5 and any(told)
+
+
+@pytest.mark.req("EVS-08")
+def test_blocks_held_are_told_before_and_after_on_one_scale() -> None:
+    world = PrefixLog()
+    world.store(2, "a", 8)
+    for worker, blocks in ((1, 10), (2, 12), (3, 90)):
+        world.sample(worker, blocks)
+    replica = world.replica()
+    ask(replica, "r", "a", 10)
+    result = what_if(
+        world.log,
+        None,
+        0,
+        world.log.end_offset(),
+        [
+            Alternative("same", None),
+            Alternative("no credit", None, (("kv.overlap_credit", 0.0), ("kv.prefill_scale", 0.0))),
+            Alternative("load alone", SETTINGS),
+        ],
+    ).results
+    assert [one.moved for one in result] == [0, 0, 1]
+    assert [(one.overlap_before, one.overlap_after) for one in result] == [(8, 8), (8, 8), (8, 0)]
+
+
+def test_picks_without_the_term_hold_no_blocks() -> None:
+    world = RecordedLog()
+    world.replica().ask("r")
+    (result,) = what_if(world.log, None, 0, world.log.end_offset(), [Alternative("same", None)]).results
+    assert (result.overlap_before, result.overlap_after) == (0, 0)

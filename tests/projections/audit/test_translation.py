@@ -26,6 +26,7 @@ from projections.events.picks import (
     EndStatus,
     ExcludedReason,
     Fault,
+    KvResult,
     PickReason,
     Verdict,
 )
@@ -134,3 +135,36 @@ def test_any_text_becomes_one_that_a_database_takes(value: str) -> None:
 def test_text_made_longer_by_escapes_is_cut_again() -> None:
     assert len(text("\0" * TEXT_CHARACTERS_MAX)) == TEXT_CHARACTERS_MAX
     assert text("a\0\ud800") == "a\\u0000\\ud800"
+
+
+@pytest.mark.req("KVP-13")
+def test_what_the_prefix_term_was_worth_is_told() -> None:
+    fact = pick(5, 7, 1, namespace="ns")
+    question = fact.question._replace(prompt_result=int(KvResult.READY), isl_tokens=170)
+    outcome = fact.outcome._replace(kv_result=int(KvResult.OVERLAP), overlap_blocks=4, block_size=64)
+    found = pick_row(1, fact._replace(question=question, outcome=outcome), None, 16)
+    assert (found.kv_result, found.isl_tokens, found.overlap_blocks, found.block_size) == (
+        "overlap",
+        170,
+        4,
+        64,
+    )
+    shadow = shadow_row(1, fact, "d", "load_based", outcome)
+    assert (shadow.kv_result, shadow.overlap_blocks) == ("overlap", 4)
+
+
+@pytest.mark.req("KVP-13")
+@pytest.mark.field("B-058")
+def test_pick_without_the_term_says_why_and_has_no_overlap() -> None:
+    fact = pick(5, 7, 1, namespace="ns")
+    question = fact.question._replace(prompt_result=int(KvResult.ARTIFACT_UNPINNED))
+    outcome = fact.outcome._replace(kv_result=int(KvResult.ARTIFACT_UNPINNED))
+    found = pick_row(1, fact._replace(question=question, outcome=outcome), None, 16)
+    assert (found.kv_result, found.isl_tokens, found.overlap_blocks, found.block_size) == (
+        "artifact_unpinned",
+        None,
+        None,
+        16,
+    )
+    newer = pick_row(1, fact._replace(outcome=outcome._replace(kv_result=99)), None, 16)
+    assert newer.kv_result == "99"
