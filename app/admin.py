@@ -15,7 +15,7 @@ Sources: contract, section 3; decision 49; requirement rows ADM-01..08, CFG-18, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -40,6 +40,7 @@ from replay.timeline import StateGone
 from router.ingress.answers import error_answer, json_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ERRORS, ErrorCode, RequestRefused
+from router.prompt.self_check import MatchState
 
 BODY_S_MAX: Final = 30.0
 ROWS_PER_SLICE: Final = 128
@@ -60,7 +61,7 @@ class AdminSources(NamedTuple):
     propose: put settings before the log's owner; the adopted version. Raises NotAdopted.
     explain, state: one pick, and the state at a mark, as documents; called in a thread, one at
     a time. Raise PickNotFound, MarkRefused, StateGone, and what the log raises.
-    extras: installed extras of the distribution.
+    extras: installed extras of the distribution. matches: how true predicted blocks were, by model.
     """
 
     config: Callable[[], Config]
@@ -70,6 +71,7 @@ class AdminSources(NamedTuple):
     explain: Callable[[str], dict[str, Any]]
     state: Callable[[str], dict[str, Any]]
     extras: Callable[[], frozenset[str]] = installed_extras
+    matches: Callable[[], Sequence[MatchState]] = tuple
 
 
 def admin_application(sources: AdminSources) -> web.Application:
@@ -135,7 +137,8 @@ class Admin:
             )
         is_active = self._sources.inactive() is None
         pieces: list[bytes] = []
-        for step, piece in enumerate(workers_pieces(self._sources.fold(), config, is_active), 1):
+        found = workers_pieces(self._sources.fold(), config, is_active, self._sources.matches())
+        for step, piece in enumerate(found, 1):
             pieces.append(piece)
             if step % ROWS_PER_SLICE == 0:
                 await asyncio.sleep(0)

@@ -11,7 +11,7 @@ Sources: requirement rows ADM-02..08, RED-23; specification, "Observability".
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import orjson
@@ -24,6 +24,7 @@ from projections.events.signals import Family, SubscriptionState, Transport
 from projections.fold import Fold
 from projections.registry.fleet import Fleet, Worker
 from projections.registry.records import KV_EVENTS, KV_METRICS
+from router.prompt.self_check import MatchState
 
 FAMILY_NAMES: Final = {int(Family.LOAD): KV_METRICS, int(Family.KV): KV_EVENTS}
 _STATES: Final = {int(state): state.label for state in SubscriptionState}
@@ -37,11 +38,14 @@ def is_source_installed(config: Config, extras: frozenset[str]) -> bool:
     return needed is None or bool(needed & extras)
 
 
-def workers_pieces(fold: Fold, config: Config, is_active: bool) -> Iterator[bytes]:
+def workers_pieces(
+    fold: Fold, config: Config, is_active: bool, matches: Sequence[MatchState] = ()
+) -> Iterator[bytes]:
     """The document's JSON text in pieces of one row.
 
     is_active: this installation can run discovery of the configured source. What is in force
     is what the log adopted; before the first adoption, the file's settings.
+    matches: how true predicted blocks were, by model.
     """
     settings = fold.settings_now
     enabled = is_active and settings is not None and settings.enabled
@@ -62,6 +66,10 @@ def workers_pieces(fold: Fold, config: Config, is_active: bool) -> Iterator[byte
         "generation": fold.state.registry.generation,
         "load_publishers": _publishers(fleet, KV_METRICS),
         "kv_event_publishers": _publishers(fleet, KV_EVENTS),
+        "kv": {
+            "enabled": enabled and settings is not None and settings.pick.kv is not None,
+            "models": [match_row(state) for state in matches] if enabled else [],
+        },
     }
     yield json_bytes(head)[:-1]
     yield b',"workers":['
@@ -96,6 +104,18 @@ def worker_row(worker: Worker) -> dict[str, Any]:
         "disaggregated_endpoint": None if endpoint is None else {name: _masked(v) for name, v in endpoint},
         "first_seen": time_text(worker.first_seen),
         "last_updated": time_text(worker.last_updated),
+    }
+
+
+def match_row(state: MatchState) -> dict[str, Any]:
+    """How many predicted blocks of served prompts their workers reported, of one model."""
+    return {
+        "model": state.model,
+        "match_ratio": state.ratio,
+        "checks": state.checks,
+        "predicted_blocks": state.predicted,
+        "confirmed_blocks": state.held,
+        "is_trusted": state.is_trusted,
     }
 
 

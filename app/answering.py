@@ -43,6 +43,7 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
         propose=reloading.propose,
         explain=lookups.explain,
         state=lookups.state,
+        matches=lambda: parts.service.prompts.match_states() if parts.service.prompts is not None else (),
     )
 
     async def ready(_: web.Request) -> web.StreamResponse:

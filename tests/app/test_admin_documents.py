@@ -13,6 +13,7 @@ from app.config_load import check_data
 from app.config_model import MASK, Config
 from projections.events.discovery import Keyspace, PassEnded
 from projections.events.signals import Family, SubscriptionChanged, SubscriptionState, Transport
+from router.prompt.self_check import MatchState
 from tests.app.observed import adopted
 from tests.projections.fleet_script import NS, Script, instance_key
 
@@ -79,14 +80,32 @@ def test_the_document_has_its_promised_members() -> None:
         "workers",
         "load_publishers",
         "kv_event_publishers",
+        "kv",
         "subscriptions",
     }
+    assert document["kv"] == {"enabled": False, "models": []}
     assert document["enabled"] is document["connected"] is True
     assert document["source"] == "file"
     assert document["signals"] == {"load": True, "capacity": True}
     assert (document["namespace"], document["namespaces"]) == (NS, [NS])
     assert document["generation"] > 0
     assert (document["load_publishers"], document["kv_event_publishers"]) == (1, 1)
+
+
+def test_how_true_predictions_were_is_told_by_model() -> None:
+    fold = a_fleet().fold
+    state = MatchState("m", 9, 100, 40, 0.4, False)
+    document = json.loads(b"".join(workers_pieces(fold, a_config(), True, [state])))
+    assert document["kv"]["models"] == [
+        {
+            "model": "m",
+            "match_ratio": 0.4,
+            "checks": 9,
+            "predicted_blocks": 100,
+            "confirmed_blocks": 40,
+            "is_trusted": False,
+        }
+    ]
 
 
 @pytest.mark.req("ADM-04")
