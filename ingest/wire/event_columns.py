@@ -83,7 +83,7 @@ def usual_columns(event: bytes) -> Columns | None:
         dp_rank = _number_of(rank[1])
         if dp_rank > U32_MAX or dp_rank == DP_RANK_UNSET:
             return None
-        is_parent = parent is not None and parent != b"\xc0"
+        is_parent = count > 0 and parent is not None and parent != b"\xc0"  # of no blocks it means nothing
         operation = KvOperation.REMOVED if blocks is None else KvOperation.STORED
         head = (
             _number_of(worker),

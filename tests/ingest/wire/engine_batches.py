@@ -1,0 +1,43 @@
+"""Batches of engines for tests: vLLM's positional arrays and the named form of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+from ingest.wire.engine_events import EngineSource
+
+BLOCK = 16
+SOURCE = EngineSource("tcp://10.0.0.7:5557", "prod", 42, BLOCK)
+
+
+def tokens(blocks: int, first: int = 1) -> list[int]:
+    return [*range(first, first + BLOCK * blocks)]
+
+
+def stored_items(
+    hashes: list[Any], ids: list[Any], parent: Any = None, *more: Any, size: int = BLOCK
+) -> list[Any]:
+    """more: lora_id, medium, lora_name, extra_keys, then the tail."""
+    return ["BlockStored", hashes, parent, ids, size, *more]
+
+
+def stored_map(hashes: list[Any], ids: list[Any], parent: Any = None, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "BlockStored",
+        "block_hashes": hashes,
+        "parent_block_hash": parent,
+        "token_ids": ids,
+        "block_size": BLOCK,
+        **more,
+    }
+
+
+def batch(*events: Any, rank: int | None = None, seconds: float = 1_732_890_000.5) -> bytes:
+    packed: bytes = msgpack.packb([seconds, [*events], rank])
+    return packed
+
+
+def engine_message(sequence: int, packed: bytes, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
+    return topic, sequence.to_bytes(8, "big"), packed
