@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import orjson
 
@@ -128,27 +128,23 @@ class ChatTemplate:
             self._render = _jinja2(texts)
 
     def render(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None,
-        variables: Mapping[str, Any],
-        adds_generation_prompt: bool,
+        self, messages: bytes, tools: bytes, variables: Mapping[str, Any], adds_generation_prompt: bool
     ) -> str:
-        """The text. Raises TemplateFailed, MemoryError."""
-        context = {
-            **variables,
-            **self._tokens,
-            "messages": messages,
-            "tools": tools,
-            "add_generation_prompt": adds_generation_prompt,
-        }
-        return self._render(TOOL_USE if tools else DEFAULT, context)
+        """The text. messages, tools: JSON, the latter empty for none.
+
+        Raises TemplateFailed, MemoryError.
+        """
+        others = {**variables, **self._tokens, "add_generation_prompt": adds_generation_prompt}
+        return self._render(messages, tools, others)
 
 
 # minijinja
 
 
-def _minijinja(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
+_Render = Callable[[bytes, bytes, dict[str, Any]], str]
+
+
+def _minijinja(texts: TemplateTexts) -> _Render:
     from minijinja import Environment, TemplateError
 
     environment = Environment(
@@ -158,23 +154,41 @@ def _minijinja(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
     environment.add_filter("fromjson", _fromjson)
     environment.add_filter("from_json", _fromjson)
     environment.add_filter("length", _length)
-    environment.add_function("raise_exception", _raise_exception)
-    environment.add_function("strftime_now", _strftime_now)
+    environment.add_global("raise_exception", _raise_exception)
+    environment.add_global("strftime_now", _strftime_now)
     try:
         for name, text in ((DEFAULT, texts.default), (TOOL_USE, texts.tool_use)):
             environment.add_template(name, for_minijinja(text))
     except TemplateError as problem:
         raise TemplateFailed(_short(problem)) from problem
 
-    def render(name: str, context: dict[str, Any]) -> str:
+    def render(messages: bytes, tools: bytes, others: dict[str, Any]) -> str:
+        source = _literals(messages, tools)
+        for name in ("messages", "tools", "null"):
+            others.pop(name, None)
         try:
-            return environment.render_template(name, **{key: _printing(one) for key, one in context.items()})
+            return environment.render_str(source, **others, tools=None)
         except MemoryError:
             raise
         except Exception as problem:  # of filters too: whatever a template makes of its arguments
             raise TemplateFailed(_short(problem)) from problem
 
     return render
+
+
+def _literals(messages: bytes, tools: bytes) -> str:
+    """A small template that sets messages and tools and includes the model's.
+
+    JSON is a literal of this language but for `null`. The engine makes values of its own of it,
+    which print as a frontend's do and are read four times as fast as Python's.
+    """
+    parts = [b"{% set messages=", messages, b" %}"]
+    if tools:
+        parts += (b"{% set tools=", tools, b" %}")
+    if any(b"null" in part for part in parts):
+        parts.insert(0, b"{% set null=none %}")
+    parts += (b'{% include "', (TOOL_USE if tools else DEFAULT).encode(), b'" %}')
+    return b"".join(parts).decode("utf-8", "replace")
 
 
 def for_minijinja(text: str) -> str:
@@ -208,38 +222,10 @@ def _length(value: Any) -> int:
         return 0
 
 
-class _Map(dict[str, Any]):
-    """A map that prints as frontends print one; the engine asks Python for its text."""
-
-    def __str__(self) -> str:
-        return "{" + ", ".join(f"{_printed(name)}: {_printed(one)}" for name, one in self.items()) + "}"
-
-
-class _List(list[Any]):
-    """A list that prints as frontends print one."""
-
-    def __str__(self) -> str:
-        return "[" + ", ".join(map(_printed, self)) + "]"
-
-
-def _printing(value: Any) -> Any:
-    """The value with maps and lists, to any depth, that print as frontends print them."""
-    if isinstance(value, dict):
-        return _Map({name: one if isinstance(one, str) else _printing(one) for name, one in value.items()})
-    if isinstance(value, list):
-        return _List(map(_printing, value))
-    return value
-
-
-def _printed(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
-
-
 # jinja2
 
 
-def _jinja2(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
-    from jinja2 import TemplateError
+def _jinja2(texts: TemplateTexts) -> _Render:
     from jinja2.ext import Extension, loopcontrols
     from jinja2.nodes import Node, Scope
     from jinja2.parser import Parser
@@ -249,7 +235,7 @@ def _jinja2(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
     class Generation(Extension):
         """A generation block, a mark of trainers, renders as what is in it."""
 
-        tags = frozenset({"generation"})  # noqa: RUF012 - the library's own form
+        tags: ClassVar[set[str]] = {"generation"}
 
         def parse(self, parser: Parser) -> Node | list[Node]:
             line = next(parser.stream).lineno
@@ -279,12 +265,14 @@ def _jinja2(texts: TemplateTexts) -> Callable[[str, dict[str, Any]], str]:
     except Exception as problem:  # constant folding runs the template's own operations
         raise TemplateFailed(_short(problem)) from problem
 
-    def render(name: str, context: dict[str, Any]) -> str:
+    def render(messages: bytes, tools: bytes, others: dict[str, Any]) -> str:
+        others["messages"] = orjson.loads(messages)
+        others["tools"] = orjson.loads(tools) if tools else None
         try:
-            return compiled[name].render(context)
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as problem:
-            raise TemplateFailed(_short(problem)) from problem
-        except AttributeError as problem:
+            return compiled[TOOL_USE if tools else DEFAULT].render(others)
+        except MemoryError:
+            raise
+        except Exception as problem:  # as above
             raise TemplateFailed(_short(problem)) from problem
 
     return render
@@ -311,14 +299,14 @@ def _tojson(value: Any, indent: Any = None, **_: Any) -> str:
 
 
 def _fromjson(value: Any) -> Any:
-    return _printing(orjson.loads(value)) if isinstance(value, str) else value
+    return orjson.loads(value) if isinstance(value, str) else value
 
 
 def _raise_exception(message: Any = "") -> str:
     raise TemplateFailed(_short(message))
 
 
-def _strftime_now(form: str) -> str:
+def _strftime_now(form: Any) -> str:
     """Now in this machine's zone: near midnight a frontend may write another day (B-118)."""
     if not isinstance(form, str) or len(form) > _DATE_FORMAT_CHARACTERS_MAX:
         raise TemplateFailed("a date's form that is none")

@@ -46,6 +46,11 @@ class TemplateTraits(NamedTuple):
     one_system: bool = False
     users_alternate: bool = False
 
+    @property
+    def takes_plain(self) -> bool:
+        """Whether messages without parts, calls and reasoning are taken as they are."""
+        return not (self.wants_parts or self.one_system or self.users_alternate)
+
 
 def traits_of(source: str, render: Render) -> TemplateTraits:
     """What the template of this text takes, found by up to nine small renders."""

@@ -45,7 +45,7 @@ from router.prompt.render_input import (
     salt_of,
 )
 from router.prompt.render_pool import JobFailed, Load, RenderPool, TextTooLarge, Unavailable
-from router.prompt.render_wire import Kind
+from router.prompt.render_wire import RENDER_HEAD, Kind, RenderFlag
 from router.prompt.segment_memo import SegmentMemo
 from router.prompt.tokenizer_pool import TokenizerPool, TokenizerUnavailable, TooManyTokens
 
@@ -191,12 +191,21 @@ class PromptBlocks:
 
     async def _text(self, template: Load, given: RenderInput, deadline: float) -> str:
         try:
-            body = orjson.dumps(list(given))
+            body = (
+                orjson.dumps(given.messages),
+                orjson.dumps(given.tools) if given.tools else b"",
+                orjson.dumps(given.variables),
+            )
         except (orjson.JSONEncodeError, RecursionError) as problem:
             raise JobFailed("a body that JSON cannot hold") from problem
-        if len(body) > RENDER_FRAME_BYTES_MAX:
+        if sum(map(len, body)) > RENDER_FRAME_BYTES_MAX // 2:
             raise TextTooLarge
-        frame = await self.renderers.run(template, Kind.RENDER, template.key.encode(), (body,), deadline)
+        flags = RenderFlag(0)
+        flags |= RenderFlag.ADDS_PROMPT if given.adds_generation_prompt else 0
+        flags |= RenderFlag.CONTINUES if given.continues else 0
+        flags |= RenderFlag.IS_PLAIN if given.is_plain else 0
+        head = RENDER_HEAD.pack(flags, len(body[0]), len(body[1])) + template.key.encode()
+        frame = await self.renderers.run(template, Kind.RENDER, head, (b"".join(body),), deadline)
         if len(frame.body) > PROMPT_TEXT_BYTES_MAX:
             raise TextTooLarge
         return frame.body.decode("utf-8", "replace")

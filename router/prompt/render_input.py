@@ -29,6 +29,8 @@ COMPLETIONS_PATH: Final = "/v1/completions"
 TENANT_HEADER: Final = "x-tenant-id"
 
 _TEXT_ROLES: Final = frozenset({"system", "developer", "user", "tool", "function"})
+_SIMPLE_ROLES: Final = ("user", "assistant", "system", "developer")
+_SHAPED: Final = frozenset({"tool_calls", "function_call", "reasoning_content"})
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _TYPES_OF_THINKING: Final = {"enabled": True, "disabled": False}
 _THINKING: Final = ("thinking", "enable_thinking")
@@ -64,6 +66,7 @@ class RenderInput(NamedTuple):
 
     messages, tools: as a frontend writes them anew; tools None for none. variables: what else
     the client gives to the template. continues: the text ends within the last message.
+    is_plain: contents are texts, and there are neither calls nor reasoning.
     """
 
     messages: list[dict[str, Any]]
@@ -71,6 +74,7 @@ class RenderInput(NamedTuple):
     variables: dict[str, Any]
     adds_generation_prompt: bool
     continues: bool
+    is_plain: bool
 
 
 class _Refused(Exception):
@@ -119,33 +123,42 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
         raise _Refused("no messages")
     if len(messages) > PROMPT_MESSAGES_MAX:
         return TooLarge("too many messages")
-    written, left = [], PROMPT_TEXT_BYTES_MAX
+    written, left, is_plain = [], PROMPT_TEXT_BYTES_MAX, True
     for message in messages:
+        if isinstance(message, dict) and len(message) == 2:
+            role, content = message.get("role"), message.get("content")
+            if isinstance(content, str) and role in _SIMPLE_ROLES and next(iter(message)) == "role":
+                written.append(message)  # as it would be written
+                left -= len(content)
+                continue
         one, size = _message(message)
         written.append(one)
+        is_plain = is_plain and isinstance(one.get("content"), str) and _SHAPED.isdisjoint(one)
         left -= size
-        if left < 0:
-            return TooLarge("too much text")
+    if left < 0:
+        return TooLarge("too much text")
     adds, continues = _ending(body)
     tools = _tools(body, hides_unwanted_tools)
-    return RenderInput(written, tools, _variables(body), adds, continues)
+    return RenderInput(written, tools, _variables(body), adds, continues, is_plain)
 
 
 def _message(message: object) -> tuple[dict[str, Any], int]:
     """A message written anew, and the characters of its content."""
     if not isinstance(message, dict):
         raise _Refused("a message is no object")
-    role = message.get("role")
+    role, content = message.get("role"), message.get("content")
     if role == "assistant":
         return _assistant(message)
-    if role not in _TEXT_ROLES:
+    if not isinstance(role, str) or role not in _TEXT_ROLES:
         raise _Refused("a role that is not known")
-    content, size = _content(message.get("content"))
+    content, size = _content(content)
     written = {"role": role, "content": content}
     if role == "tool":
         written["tool_call_id"] = _text(message.get("tool_call_id"), "tool_call_id")
     elif message.get("name") is not None:
         written["name"] = _text(message["name"], "name")
+    elif role == "function":
+        raise _Refused("a function without a name")
     return written, size
 
 

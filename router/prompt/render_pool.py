@@ -96,9 +96,7 @@ class RenderPool:
         """Whether a process is free or can be started."""
         return bool(self._free) or len(self._processes) + len(self._starting) < self._limit
 
-    async def run(
-        self, load: Load, kind: Kind, head: bytes, body: Sequence[bytes], deadline: float
-    ) -> Frame:
+    async def run(self, load: Load, kind: Kind, head: bytes, body: Sequence[bytes], deadline: float) -> Frame:
         """Do a job in a process that has what it needs. deadline: a time of the loop's clock.
 
         Raises Unavailable, JobFailed, TextTooLarge.
@@ -162,7 +160,13 @@ class RenderPool:
         return answer
 
     async def _ask(
-        self, process: RenderProcess, key: str, kind: Kind, head: bytes, body: Sequence[bytes], deadline: float
+        self,
+        process: RenderProcess,
+        key: str,
+        kind: Kind,
+        head: bytes,
+        body: Sequence[bytes],
+        deadline: float,
     ) -> Frame:
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:

@@ -112,9 +112,7 @@ class RenderProcess:
         """Whether a job is under way."""
         return self._answer is not None
 
-    def ask(
-        self, kind: Kind, head: bytes, body: Sequence[bytes], deadline_s: float
-    ) -> asyncio.Future[Frame]:
+    def ask(self, kind: Kind, head: bytes, body: Sequence[bytes], deadline_s: float) -> asyncio.Future[Frame]:
         """Start a job, which is the only one. The future fails with ProcessDied.
 
         deadline_s: from now. Whoever asks must have got this process for themselves.
@@ -228,5 +226,4 @@ class RenderProcess:
 
     async def ended(self) -> None:
         """Wait until the killed process is gone."""
-        while self._process.poll() is None:
-            await asyncio.sleep(_REAP_S)
+        await asyncio.to_thread(self._process.wait)

@@ -6,7 +6,7 @@ Little-endian. The length is compared with a ceiling before anything is read: wh
 answers is as hostile as the template that it runs. Kinds tell what head and body hold:
 
     TEMPLATE    JSON {key, engine, config, template: lengths or null}   tokenizer_config, template
-    RENDER      key                                                     JSON of a RenderInput
+    RENDER      u8 flags, u32 bytes of messages, of tools, key          JSON: messages, tools, variables
     TOKENIZER   key                                                     tokenizer.json
     ENCODE      key                                                     JSON [[is first, text], ...]
 
@@ -19,12 +19,13 @@ answers is as hostile as the template that it runs. Kinds tell what head and bod
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from struct import Struct
 from typing import Final, NamedTuple
 
 PREFIX: Final = Struct("<IBI")
 LENGTH_BYTES: Final = 4
+RENDER_HEAD: Final = Struct("<BII")
 _REST: Final = Struct("<BI")
 
 
@@ -39,6 +40,14 @@ class Kind(IntEnum):
     FAILED = 17
     UNKNOWN = 18
     TOO_LARGE = 19
+
+
+class RenderFlag(IntFlag):
+    """Of a RENDER frame, as in RenderInput."""
+
+    ADDS_PROMPT = 1
+    CONTINUES = 2
+    IS_PLAIN = 4
 
 
 class Frame(NamedTuple):

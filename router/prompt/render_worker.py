@@ -15,6 +15,7 @@ Sources: requirement rows RND-04..06, ART-16; decision 61.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import resource
 import signal
@@ -42,9 +43,20 @@ from router.prompt.message_shape import (
     shaped,
     traits_of,
 )
-from router.prompt.render_wire import LENGTH_BYTES, Frame, FrameBroken, Kind, frame_of, length_of, prefix_of
+from router.prompt.render_wire import (
+    LENGTH_BYTES,
+    RENDER_HEAD,
+    Frame,
+    FrameBroken,
+    Kind,
+    RenderFlag,
+    frame_of,
+    length_of,
+    prefix_of,
+)
 from router.prompt.segment_encoder import SegmentEncoder, TokenizerRefused, plan_json
 
+LIBRARIES: Final = ("jinja2.ext", "jinja2.sandbox", "minijinja", "tokenizers")
 TEMPLATES_KEPT: Final = 32
 TOKENIZERS_KEPT: Final = 4
 FILES_BYTES_MAX: Final = 2 * ARTIFACT_BYTES_MAX + RENDER_FRAME_BYTES_MAX  # a frame that brings files
@@ -52,12 +64,18 @@ LOAD_S: Final = 30.0  # of a tokenizer, in both kinds of time
 WALL_S: Final = 3.0  # a little more than the router waits: it ends the job, this ends an orphan's
 _FILES_OPEN: Final = 16  # descriptors; libraries load nothing any more
 _NO_NEW_PRIVILEGES: Final = 38  # PR_SET_NO_NEW_PRIVS
-_PROBE_TOOLS: Final[list[dict[str, Any]]] = [
-    {
-        "type": "function",
-        "function": {"name": "probe", "description": "", "parameters": {"type": "object", "properties": {}}},
-    }
-]
+_PROBE_TOOLS: Final = orjson.dumps(
+    [
+        {
+            "type": "function",
+            "function": {
+                "name": "probe",
+                "description": "",
+                "parameters": {"type": "object", "properties": {}},
+            },
+        }
+    ]
+)
 
 
 class _Model(NamedTuple):
@@ -92,21 +110,28 @@ class Jobs:
         texts = template.texts
         model = _Model(
             template,
-            traits_of(texts.default, _renders(template, None)),
+            traits_of(texts.default, _renders(template, b"")),
             traits_of(texts.tool_use, _renders(template, _PROBE_TOOLS)),
         )
         _keep(self._models, head["key"], model, TEMPLATES_KEPT)
         return Kind.DONE, b"", b""
 
     def _render(self, frame: Frame) -> tuple[Kind, bytes, bytes]:
-        model = _kept(self._models, frame.head.decode())
+        flags, messages_bytes, tools_bytes = RENDER_HEAD.unpack_from(frame.head)
+        model = _kept(self._models, frame.head[RENDER_HEAD.size :].decode())
         if model is None:
             return Kind.UNKNOWN, b"", b""
-        messages, tools, variables, adds, continues = orjson.loads(frame.body)
-        if continues:
-            mark_end(messages)
-        messages = shaped(messages, model.with_tools if tools else model.plain)
-        text = model.template.render(messages, tools, variables, adds)
+        split = messages_bytes + tools_bytes
+        messages, tools = frame.body[:messages_bytes], frame.body[messages_bytes:split]
+        traits = model.with_tools if tools else model.plain
+        continues = bool(flags & RenderFlag.CONTINUES)
+        if continues or not (flags & RenderFlag.IS_PLAIN and traits.takes_plain):
+            parsed = orjson.loads(messages)
+            if continues:
+                mark_end(parsed)
+            messages = orjson.dumps(shaped(parsed, traits))
+        variables = orjson.loads(frame.body[split:])
+        text = model.template.render(messages, tools, variables, bool(flags & RenderFlag.ADDS_PROMPT))
         if continues:
             text = cut_at_mark(text)
         data = text.encode("utf-8", "replace")
@@ -136,12 +161,10 @@ class Jobs:
     }
 
 
-def _renders(
-    template: ChatTemplate, tools: list[dict[str, Any]] | None
-) -> Callable[[Messages, bool], str | None]:
+def _renders(template: ChatTemplate, tools: bytes) -> Callable[[Messages, bool], str | None]:
     def render(messages: Messages, adds_generation_prompt: bool) -> str | None:
         try:
-            return template.render(messages, tools, {}, adds_generation_prompt)
+            return template.render(orjson.dumps(messages), tools, {}, adds_generation_prompt)
         except TemplateFailed:
             return None
 
@@ -187,12 +210,8 @@ def main(descriptor: int, memory_bytes: int) -> None:
 
 def _load_libraries() -> None:
     """Import before the limits stand what is imported late for the sake of other processes."""
-    import jinja2.ext
-    import jinja2.sandbox
-    import minijinja
-    import tokenizers
-
-    assert jinja2.ext and jinja2.sandbox and minijinja and tokenizers
+    for name in LIBRARIES:
+        importlib.import_module(name)
 
 
 def confine(memory_bytes: int) -> None:

@@ -25,7 +25,18 @@ from typing import Any, Final, NamedTuple
 from projections.bounds import SPECIAL_TOKENS_MAX
 from router.prompt.segment_memo import SplitPlan, Splitter
 
-_PIECES: Final = ("user", " a", "b ", "\n", " \n\n x", "é☕ 今日", "don't  stop\t", "1234567", "<", "A b\r\nc ")
+_PIECES: Final = (
+    "user",
+    " a",
+    "b ",
+    "\n",
+    " \n\n x",
+    "é☕ 今日",
+    "don't  stop\t",
+    "1234567",
+    "<",
+    "A b\r\nc ",
+)
 
 
 class TokenizerRefused(Exception):
@@ -121,9 +132,7 @@ def _can_meet(plain: str, other: str) -> bool:
     if plain in other or other in plain:
         return True
     shorter = min(len(plain), len(other))
-    return any(
-        plain.endswith(other[:size]) or other.endswith(plain[:size]) for size in range(1, shorter)
-    )
+    return any(plain.endswith(other[:size]) or other.endswith(plain[:size]) for size in range(1, shorter))
 
 
 def plan_json(plan: SplitPlan) -> bytes:

@@ -11,13 +11,13 @@ bookkeeping at each look.
 
 from __future__ import annotations
 
-import os.path
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _ENTRY_BYTES: Final = 250  # of two objects and their place in a dict
 _BEGINNINGS: Final = "beginnings of "  # goes before a tokenizer's key
+_NOTHING: Final[dict[str, bytes]] = {"": b""}  # no text has no tokens
 _KEPT_SHARE: Final = 16  # a segment above 1/16 of the ceiling is not kept
 
 
@@ -50,9 +50,15 @@ def _pattern_of(tokens: Sequence[str]) -> re.Pattern[str] | None:
     """
     if not tokens:
         return None
-    start = os.path.commonprefix(list(tokens))
+    start = _common_start(min(tokens), max(tokens))
     rests = sorted((token[len(start) :] for token in tokens), key=len, reverse=True)
     return re.compile(f"({re.escape(start)}(?:{'|'.join(map(re.escape, rests))}))")
+
+
+def _common_start(one: str, other: str) -> str:
+    """What both begin with; of the least and the greatest text it is what all begin with."""
+    size = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    return one[:size]
 
 
 class SegmentMemo:
@@ -73,29 +79,23 @@ class SegmentMemo:
     def find(self, tokenizer: str, segments: Sequence[str], known: dict[str, bytes]) -> list[bytes | None]:
         """Packed ids of each segment, None where it has to be encoded.
 
-        known: what never has to be. The first segment is looked for as a beginning, the others
-        as what follows a special token.
+        segments: texts and special tokens in turn. known: ids of the tokens. The first text is
+        looked for as a beginning, the others as what follows a special token.
         """
-        found = self._looked_up(_BEGINNINGS + tokenizer, segments[:1], known)
-        found += self._looked_up(tokenizer, segments[1:], known)
+        found: list[bytes | None] = [None] * len(segments)
+        found[1::2] = map(known.__getitem__, segments[1::2])
+        found[::2] = self._looked_up(tokenizer, segments[::2])
+        found[:1] = self._looked_up(_BEGINNINGS + tokenizer, segments[:1])
         return found
 
-    def _looked_up(
-        self, table: str, segments: Sequence[str], known: dict[str, bytes]
-    ) -> list[bytes | None]:
-        young = self._young.get(table, {})
-        old = self._old.get(table, {})
-        found: list[bytes | None] = []
-        for text in segments:
-            ids = known.get(text)
-            if ids is None and (ids := young.get(text)) is None:
-                if not text:
-                    ids = b""
-                elif (ids := old.get(text)) is not None:
+    def _looked_up(self, table: str, texts: Sequence[str]) -> list[bytes | None]:
+        found = [*map(self._young.get(table, _NOTHING).get, texts)]
+        if None in found:
+            old = self._old.get(table, _NOTHING)
+            for place, text in enumerate(texts):
+                if found[place] is None and (ids := old.get(text)) is not None:
+                    found[place] = ids
                     self._put(table, text, ids)
-                    young = self._young.get(table, {})
-                    old = self._old.get(table, {})
-            found.append(ids)
         return found
 
     def keep(self, tokenizer: str, is_first: bool, text: str, ids: bytes) -> None:
@@ -114,7 +114,7 @@ class SegmentMemo:
         if self._young_bytes + size > self._bytes_max // 2:
             self._old, self._old_bytes = self._young, self._young_bytes
             self._young, self._young_bytes = {}, 0
-        entries = self._young.setdefault(table, {})
+        entries = self._young.setdefault(table, {"": b""})
         if text not in entries:
             entries[text] = ids
             self._young_bytes += size

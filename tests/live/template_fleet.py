@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,13 @@ def ask(url: str, model: str, body: Mapping[str, Any]) -> dict[str, Any]:
             lines = answer.read().decode().splitlines()
     except urllib.error.HTTPError as refusal:
         return {"status": refusal.code}
-    found = dict(annotations(lines))
+    found = dict(named_values(lines))
     return {"status": 200, "text": found["formatted_prompt"], "token_ids": found["token_ids"]}
 
 
-def annotations(lines: list[str]) -> Iterator[tuple[str, Any]]:
+def named_values(lines: list[str]) -> Iterator[tuple[str, Any]]:
     """Names and values: an `event:` line, then a comment that holds JSON, mostly of JSON."""
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in pairwise(lines):
         if before.startswith("event: ") and line.startswith(": "):
             value = json.loads(line[2:])
             if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):

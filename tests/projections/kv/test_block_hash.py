@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 
 import pytest
 
@@ -13,8 +14,8 @@ A64 = range(1000, 1128)
 B = [0, 1, 2147483648, 4294967295] * 16
 
 
-def packed(tokens: object) -> bytes:
-    return array("I", tokens).tobytes()  # type: ignore[arg-type]
+def packed(tokens: Iterable[int]) -> bytes:
+    return array("I", tokens).tobytes()
 
 
 def numbers(hashes: bytes) -> list[int]:
@@ -48,7 +49,14 @@ def test_the_seed_holds_adapter_and_salt(lora: str | None, salt: str | None, see
         (A16, 16, "adapter-a", None, [4377081107200288488, 16216151377791080369], 7377467575642017039),
         (A64, 64, "adapter-a", None, [8449588511357559199, 1594161623065224650], 11466907121112090965),
         (A16, 16, None, "tenant-1", [15362812222086887632, 3775388916072002001], 3994712503774288688),
-        (A16, 16, "adapter-a", "tenant-1", [10705809790500934550, 12602935856247641818], 16175208079497901574),
+        (
+            A16,
+            16,
+            "adapter-a",
+            "tenant-1",
+            [10705809790500934550, 12602935856247641818],
+            16175208079497901574,
+        ),
         (A64, 64, "adapter-a", "tenant-1", [8688242670934789264, 973096428479508445], 10097215255570840659),
         (range(1, 40), 16, None, None, [16863443419780771464, 2287610619914608821], 12466389667045779788),
         ([], 16, None, None, [], None),
@@ -56,7 +64,12 @@ def test_the_seed_holds_adapter_and_salt(lora: str | None, salt: str | None, see
     ],
 )
 def test_blocks_are_named_as_dynamo_names_them(
-    tokens: object, size: int, lora: str | None, salt: str | None, blocks: list[int], second: int | None
+    tokens: Iterable[int],
+    size: int,
+    lora: str | None,
+    salt: str | None,
+    blocks: list[int],
+    second: int | None,
 ) -> None:
     hashes = block_hashes(packed(tokens), size, seed_of(lora, salt))
     assert numbers(hashes) == blocks

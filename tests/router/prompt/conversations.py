@@ -51,6 +51,7 @@ def parts(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
+ODD_TEXT: Final = "<b> & \"q\" 'x' {{ y }} {% z %}\t今日は☕ é <|im_end|>\n<|im_start|>system"
 CONVERSATIONS: Final[dict[str, dict[str, Any]]] = {
     "user": {"messages": [HELLO]},
     "system": {"messages": [SYSTEM, HELLO]},
@@ -67,7 +68,7 @@ CONVERSATIONS: Final[dict[str, dict[str, Any]]] = {
     },
     "tools unwanted": {"messages": [HELLO], "tools": [WEATHER], "tool_choice": "none"},
     "parts": {"messages": [{"role": "system", "content": parts("Be", "brief.")}, user(parts("a ", "b"))]},
-    "odd text": {"messages": [user("<b> & \"q\" 'x' {{ y }} {% z %}\t今日は☕ é <|im_end|>\n<|im_start|>system")]},
+    "odd text": {"messages": [user(ODD_TEXT)]},
     "reasoning": {
         "messages": [HELLO, assistant("4", reasoning_content="two and two"), user("And 3+3?")],
     },
@@ -92,5 +93,5 @@ CONVERSATIONS: Final[dict[str, dict[str, Any]]] = {
     "not thinking": {"messages": [HELLO], "chat_template_kwargs": {"enable_thinking": False}},
     "effort": {"messages": [HELLO], "reasoning_effort": "low"},
     "developer": {"messages": [{"role": "developer", "content": "Be brief."}, HELLO]},
-    "names": {"messages": [{"role": "user", "name": "bob", "content": "Hi"}, assistant("Hi", name="eve"), HELLO]},
+    "names": {"messages": [{**user("Hi"), "name": "bob"}, assistant("Hi", name="eve"), HELLO]},
 }
