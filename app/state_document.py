@@ -16,11 +16,12 @@ from projections.events.held import LedgerLine
 from projections.events.picks import Phase
 from projections.events.ports import CheckpointStore, LogReader
 from projections.fold import Fold
+from projections.identity import RankKey
 from replay.change_words import words_of
 from replay.changes import Changes, WorkerChange, changes_between
 from replay.log_walk import Progress
 from replay.setting_words import settings_changes
-from replay.timeline import RankLoad, StateGone, load_at, state_at, unanswered_at
+from replay.timeline import IndexReading, RankLoad, StateGone, index_at, load_at, state_at, unanswered_at
 
 BEYOND_END_US = 2 * SECOND_US  # a log that goes on ticks each second: a later time is none of it
 _PHASES = {int(phase): phase.label for phase in Phase}
@@ -48,7 +49,7 @@ def document_of(fold: Fold, marks: Marks) -> dict[str, Any]:
         "generation": state.registry.generation,
         "workers": [worker_row(worker) for worker in state.registry.fleet.workers.values()],
         "load": [_load_row(row, marks) for row in load_at(fold)],
-        "index": {"nodes": 0, "ownerships": 0, "ranks": []},
+        "index": _index(index_at(fold)),
         "subscriptions": [subscription_row(subscriptions[key]) for key in sorted(subscriptions)],
         "ledger": {
             "unanswered": len({line.pick_id for line in lines}),
@@ -91,7 +92,7 @@ def diff_document(
             "changed": [_worker_change(change) for change in found.changed],
         },
         "load": [_load_change(before, after) for before, after in found.loads],
-        "index": {"nodes": 0, "ownerships": 0, "ranks": []},
+        "index": _index_change(*found.blocks),
         "config": _config(found),
         "picks": {"made": found.picks, "lost": found.lost, "ended": found.ends},
         "words": words_of(found, marks.time_text),
@@ -144,9 +145,7 @@ def _mark(place: tuple[int, int], marks: Marks) -> dict[str, str]:
 def _load_row(row: RankLoad, marks: Marks) -> dict[str, Any]:
     sample = row.sample
     return {
-        "namespace": row.rank.namespace,
-        "worker_id": row.rank.worker.to_decimal(),
-        "dp_rank": row.rank.dp_rank,
+        **_rank(row.rank),
         "active_decode_blocks": sample.active_decode_blocks if sample else None,
         "active_prefill_tokens": sample.active_prefill_tokens if sample else None,
         "kv_used_blocks": sample.kv_used_blocks if sample else None,
@@ -154,6 +153,52 @@ def _load_row(row: RankLoad, marks: Marks) -> dict[str, Any]:
         "sequence": sample.sequence if sample else None,
         "received_at": marks.time_text(sample.received_at) if sample else None,
         "verdict": row.verdict.label,
+    }
+
+
+def _index(index: IndexReading) -> dict[str, Any]:
+    """Blocks on the device; where lower tiers are indexed their blocks besides."""
+    lower = ("host_blocks", "disk_blocks")
+    return {
+        "nodes": index.nodes,
+        "ownerships": index.ownerships,
+        "predictions": index.predictions,
+        "ranks": [
+            {
+                **_rank(row.rank),
+                "blocks": row.blocks[0],
+                **dict(zip(lower, row.blocks[1:], strict=False)),
+                "engine_hash_xor": str(row.engine_hash_xor),
+                "last_event_id": row.last_event_id,
+            }
+            for row in index.ranks
+        ],
+    }
+
+
+def _index_change(before: IndexReading, after: IndexReading) -> dict[str, Any]:
+    """Counts at both marks, and the ranks whose blocks or cursors differ; None where one is not there."""
+    was, now = ({row.rank: row for row in index.ranks} for index in (before, after))
+    changed = [rank for rank in sorted({**was, **now}) if was.get(rank) != now.get(rank)]
+    return {
+        "nodes": [before.nodes, after.nodes],
+        "ownerships": [before.ownerships, after.ownerships],
+        "ranks": [
+            {
+                **_rank(rank),
+                "blocks": [rows[rank].blocks[0] if rank in rows else None for rows in (was, now)],
+                "last_event_id": [rows[rank].last_event_id if rank in rows else None for rows in (was, now)],
+            }
+            for rank in changed
+        ],
+    }
+
+
+def _rank(rank: RankKey) -> dict[str, Any]:
+    return {
+        "namespace": rank.namespace,
+        "worker_id": rank.worker.to_decimal(),
+        "dp_rank": rank.dp_rank,
     }
 
 
@@ -183,9 +228,7 @@ def _load_change(before: RankLoad, after: RankLoad) -> dict[str, Any]:
     was, now = before.sample, after.sample
     names = ("active_decode_blocks", "active_prefill_tokens", "kv_used_blocks", "sequence")
     return {
-        "namespace": after.rank.namespace,
-        "worker_id": after.rank.worker.to_decimal(),
-        "dp_rank": after.rank.dp_rank,
+        **_rank(after.rank),
         "verdict": [before.verdict.label, after.verdict.label],
         **{name: [getattr(was, name, None), getattr(now, name, None)] for name in names},
     }

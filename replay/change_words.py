@@ -1,4 +1,4 @@
-"""Changes between two marks in words: one sentence a change, oldest first, loads last."""
+"""Changes between two marks in words: one sentence a change, oldest first, loads and blocks last."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from projections.bounds import SECOND_US
 from projections.events.picks import Verdict
 from projections.load.store import HeldSample
-from replay.changes import Changes, Event, WorkerChange, worker_name
+from replay.changes import Changes, Event, WorkerChange, rank_name, worker_name
 from replay.setting_words import value_text
 from replay.timeline import RankLoad
 
@@ -16,6 +16,7 @@ NAMED_MAX = 3
 EVENTS_TOLD_MAX = 1_000
 TOGETHER_US = SECOND_US  # events of one kind this close are told in one sentence
 Times = Callable[[int], str]
+_KINDS = {"worker": "worker ", "subscription": "publisher ", "rank": "rank "}
 
 
 def words_of(changes: Changes, to_time: Times) -> list[str]:
@@ -27,6 +28,7 @@ def words_of(changes: Changes, to_time: Times) -> list[str]:
     found += [_worker_words(change) for change in changes.changed]
     found += _verdict_words(changes)
     found += _sample_words(changes)
+    found += _block_words(changes)
     found += _dispatch_words(changes)
     return found or ["nothing changed"]
 
@@ -55,7 +57,7 @@ def _event_words(group: list[Event], to_time: Times) -> str:
         names = ", ".join(event.subject for event in group[:NAMED_MAX])
         more = f" and {len(group) - NAMED_MAX} more" if len(group) > NAMED_MAX else ""
         return f"{len(group)} {first.several}{when}: {names}{more}"
-    kind = "worker " if first.kind == "worker" else "publisher " if first.kind == "subscription" else ""
+    kind = _KINDS.get(first.kind, "")
     return f"{kind}{first.subject} {first.what}{when}{first.detail and ': '}{first.detail}"
 
 
@@ -89,6 +91,23 @@ def _sample_words(changes: Changes) -> Iterator[str]:
     ]
     ranks = "1 rank reports" if len(moved) == 1 else f"{len(moved)} ranks report"
     yield f"{ranks} other blocks in use, most of all {', '.join(largest)}"
+
+
+def _block_words(changes: Changes) -> Iterator[str]:
+    before, after = ({row.rank: row.blocks[0] for row in index.ranks} for index in changes.blocks)
+    moved = [
+        (-abs(after.get(rank, 0) - before.get(rank, 0)), rank)
+        for rank in sorted({**before, **after})
+        if before.get(rank, 0) != after.get(rank, 0)
+    ]
+    if not moved:
+        return
+    largest = [
+        f"{rank_name(rank)} {before.get(rank, 0)} -> {after.get(rank, 0)}"
+        for _, rank in sorted(moved)[:NAMED_MAX]
+    ]
+    ranks = "1 rank holds" if len(moved) == 1 else f"{len(moved)} ranks hold"
+    yield f"{ranks} other numbers of blocks, most of all {', '.join(largest)}"
 
 
 def _dispatch_words(changes: Changes) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 The fold goes from the first mark to the second. What operators would name (workers that
 came and went, settings, owners, replicas, subscriptions, dispatches) is taken down as it
-happens, with its log time; loads are compared at both ends.
+happens, with its log time; loads and blocks are compared at both ends.
 """
 
 from __future__ import annotations
@@ -16,19 +16,29 @@ from projections.events.held import SettingsHeld
 from projections.events.picks import DispatchEnded, EndStatus, PickMade, PicksLost
 from projections.events.ports import CheckpointStore, LogReader
 from projections.events.signals import Family, SubscriptionChanged, SubscriptionState
-from projections.identity import WorkerKey
-from projections.notices import FleetPublished, Notice
+from projections.identity import RankKey, WorkerKey
+from projections.notices import ClearCause, FleetPublished, Notice, RankCleared
 from projections.registry.fleet import Role, Worker
 from replay.fold_cursor import FoldCursor, Watcher
 from replay.log_walk import Progress
 from replay.setting_words import settings_words
-from replay.timeline import RankLoad, StateGone, load_at, state_at, unanswered_at
+from replay.timeline import IndexReading, RankLoad, StateGone, index_at, load_at, state_at, unanswered_at
 
 EVENTS_KEPT = 10_000
 _FAMILIES = {int(Family.LOAD): "kv_metrics", int(Family.KV): "kv-events"}
 _WORKER_FIELDS = tuple(
     name for name in Worker._fields if name not in ("key", "first_seen", "last_updated", "model")
 )
+_CLEARED = {
+    ClearCause.ENGINE: "by a clear of its engine",
+    ClearCause.GAP: "by a gap",
+    ClearCause.NEW_PUBLISHER: "by a new publisher",
+    ClearCause.BINDING: "by another binding of its publisher",
+    ClearCause.AGED: "by 60 s without news of its publisher",
+    ClearCause.ENDED: "by the end of its subscription",
+    ClearCause.DEPARTED: "as it left the fleet",
+    ClearCause.SWITCHED_OFF: "as the index was switched off",
+}
 _STATES = {int(state): state.label for state in SubscriptionState}
 
 
@@ -58,9 +68,9 @@ class WorkerChange(NamedTuple):
 class Changes(NamedTuple):
     """Between the marks (offset, log time) of `start` and `stop`.
 
-    loads: ranks at both marks whose verdict or sample differs, (before, after). settings: in
-    force at both. picks, lost: made. ends: by status. events: in order, at most EVENTS_KEPT;
-    dropped: further ones. unanswered: dispatches at both marks.
+    loads: ranks at both marks whose verdict or sample differs, (before, after). blocks: at both
+    marks. settings: in force at both. picks, lost: made. ends: by status. events: in order, at
+    most EVENTS_KEPT; dropped: further ones. unanswered: dispatches at both marks.
     """
 
     start: tuple[int, int]
@@ -69,6 +79,7 @@ class Changes(NamedTuple):
     removed: tuple[Worker, ...]
     changed: tuple[WorkerChange, ...]
     loads: tuple[tuple[RankLoad, RankLoad], ...]
+    blocks: tuple[IndexReading, IndexReading]
     settings: tuple[SettingsHeld | None, SettingsHeld | None]
     picks: int
     lost: int
@@ -106,6 +117,7 @@ def changes_between(
         removed=tuple(before.workers[key] for key in sorted(before.workers.keys() - after.workers.keys())),
         changed=tuple(_changed(before.workers, after.workers)),
         loads=tuple(_loads(before.load, after.load)),
+        blocks=(before.blocks, after.blocks),
         settings=(before.settings, after.settings),
         picks=diary.counts["picks"],
         lost=diary.counts["lost"],
@@ -124,6 +136,7 @@ class _Ends:
         self.mark = (fold.mark.offset, fold.mark.time)
         self.workers = dict(fold.state.registry.fleet.workers)
         self.load = load_at(fold)
+        self.blocks = index_at(fold)
         self.settings = fold.settings_now
         self.unanswered = len({line.pick_id for line in unanswered_at(fold)})
 
@@ -170,8 +183,17 @@ class _Diary:
         self.events.append(Event(offset, self._cursor.fold.mark.time, kind, subject, what, several, detail))
 
     def _noticed(self, offset: int, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            if type(notice) is RankCleared:
+                self._cleared(offset, notice)
         if any(type(notice) is FleetPublished for notice in notices):
             self._look(offset, wait_for_cards=True)
+
+    def _cleared(self, offset: int, notice: RankCleared) -> None:
+        rank = rank_name(RankKey(notice.namespace, notice.instance_id, notice.dp_rank))
+        blocks = "1 block" if notice.blocks == 1 else f"{notice.blocks} blocks"
+        why = _CLEARED[notice.cause]
+        self._say(offset, "rank", rank, f"lost {blocks} {why}", f"ranks lost their blocks, each {why}")
 
     def close(self, offset: int) -> None:
         """Nothing more comes: tell of workers that joined and still have no card."""
@@ -239,6 +261,11 @@ def worker_name(worker: Worker) -> str:
     """`<namespace>/<decimal id>` with role and model, as sentences name a worker."""
     model = f", model {worker.model}" if worker.model else ""
     return f"{worker.key.to_text()} ({worker.role.label}{model})"
+
+
+def rank_name(rank: RankKey) -> str:
+    """`<namespace>/<decimal id>#<rank>`."""
+    return f"{rank.worker.to_text()}#{rank.dp_rank}"
 
 
 def _changed(before: dict[WorkerKey, Worker], after: dict[WorkerKey, Worker]) -> list[WorkerChange]:

@@ -37,6 +37,28 @@ class RankLoad(NamedTuple):
     verdict: Verdict
 
 
+class RankBlocks(NamedTuple):
+    """What is known of a rank's blocks, by tier.
+
+    engine_hash_xor: of the device. last_event_id: the newest event taken from who tells of the
+    device, None where nobody does.
+    """
+
+    rank: RankKey
+    blocks: tuple[int, ...]
+    engine_hash_xor: int
+    last_event_id: int | None
+
+
+class IndexReading(NamedTuple):
+    """What ranks hold on their devices. nodes and ownerships count ranks that wait to be reclaimed too."""
+
+    nodes: int
+    ownerships: int
+    predictions: int
+    ranks: tuple[RankBlocks, ...]
+
+
 def state_at(
     reader: LogReader,
     checkpoints: CheckpointStore | None,
@@ -94,6 +116,21 @@ def load_at(fold: Fold) -> list[RankLoad]:
                 verdict = Verdict.STALLED
             rows.append(RankLoad(rank, sample, verdict))
     return rows
+
+
+def index_at(fold: Fold) -> IndexReading:
+    """The blocks of every rank of the fleet of which any are known or told, in canonical order."""
+    kv = fold.state.kv
+    device = kv.indexes[0]
+    ranks = []
+    for rank in kv.ranks.in_order():
+        feeder = rank.feeders[0]
+        blocks = tuple(index.blocks(rank.slot) for index in kv.indexes[: kv.tiers])
+        if rank.departed or (feeder is None and not any(blocks)):
+            continue
+        cursor = feeder.feeds[rank.key[1:]].last_event_id if feeder is not None else None
+        ranks.append(RankBlocks(rank.key, blocks, device.engine_hash_xor(rank.slot), cursor))
+    return IndexReading(device.nodes, device.ownerships, len(kv.side), tuple(ranks))
 
 
 def _excluded(view: View, workers: tuple[Worker, ...], at: int) -> frozenset[WorkerKey]:

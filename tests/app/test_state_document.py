@@ -8,8 +8,9 @@ import pytest
 from app.marks import MarkRefused, Marks, time_text
 from app.state_document import diff_document, document_of, offset_of_state, state_document
 from projections.bounds import SECOND_US
-from projections.events.control import ClockTicked
+from projections.events.control import ClockTicked, FoldModeAdopted
 from replay.timeline import StateGone
+from tests.projections.kv.kv_script import HOST, batch_of, chain, stored
 from tests.replay.checkpoints_in_memory import Checkpoints
 from tests.replay.recorded_log import RecordedLog
 
@@ -34,7 +35,8 @@ def test_the_document_has_the_keys_of_the_contract() -> None:
     found = of(world, "end")
     assert found["mark"] == f"0:{world.log.end_offset() - 1}"
     assert found["at"] == time_text(4 * SECOND_US)
-    assert (found["config_version"], found["index"]) == (1, {"nodes": 0, "ownerships": 0, "ranks": []})
+    none = {"nodes": 0, "ownerships": 0, "predictions": 0, "ranks": []}
+    assert (found["config_version"], found["index"]) == (1, none)
     assert [row["worker_id"] for row in found["workers"]] == ["1", "2", "3"]
     first = found["load"][0]
     assert (first["worker_id"], first["kv_used_blocks"], first["publisher_id"]) == ("1", 10, "9")
@@ -89,3 +91,46 @@ def test_a_live_fold_makes_the_same_document() -> None:
     replica = world.replica()
     end = of(world, "end")
     assert document_of(replica.fold, Marks(world.log)) == end
+
+
+def test_the_index_is_told_by_rank_and_its_changes_by_both_marks() -> None:
+    world = lived()
+    world.say(FoldModeAdopted((1, 2)))
+    start = world.log.end_offset() - 1
+    world.say(batch_of(stored(1, "a", "b"), stored(2, "a", tier=HOST)))
+    names = chain("a", "b")[1]
+    xor = int.from_bytes(names[:8], "big") ^ int.from_bytes(names[8:], "big")
+    found = of(world, "end")
+    assert found["index"] == {
+        "nodes": 2,
+        "ownerships": 2,
+        "predictions": 0,
+        "ranks": [
+            {
+                "namespace": "dynamo",
+                "worker_id": "1",
+                "dp_rank": 0,
+                "blocks": 2,
+                "host_blocks": 1,
+                "disk_blocks": 0,
+                "engine_hash_xor": str(xor),
+                "last_event_id": 2,
+            }
+        ],
+    }
+    assert "kv" in found["digests"]
+    changed = diff_document(world.log, Checkpoints(), str(start), "end")
+    assert changed["index"] == {
+        "nodes": [0, 2],
+        "ownerships": [0, 2],
+        "ranks": [
+            {
+                "namespace": "dynamo",
+                "worker_id": "1",
+                "dp_rank": 0,
+                "blocks": [None, 2],
+                "last_event_id": [None, 2],
+            }
+        ],
+    }
+    json.dumps(changed)

@@ -18,18 +18,18 @@ def test_settings_without_the_prefix_term_want_no_flag() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "flag"),
+    ("settings", "flag"),
     [
-        ("host_credit", 0.75, LOWER_TIERS),
-        ("disk_credit", 0.25, LOWER_TIERS),
-        ("predicted_ttl_us", 1, SIDE_INDEX),
-        ("approximate_ttl_us", 1, SIDE_INDEX),
+        (KV._replace(host_credit=0.75), LOWER_TIERS),
+        (KV._replace(disk_credit=0.25), LOWER_TIERS),
+        (KV._replace(predicted_ttl_us=1), SIDE_INDEX),
+        (KV._replace(approximate_ttl_us=1), SIDE_INDEX),
     ],
 )
 def test_each_further_index_is_wanted_by_the_settings_that_read_it(
-    field: str, value: float, flag: int
+    settings: KvPickSettings, flag: int
 ) -> None:
-    assert wanted_modes(PICK._replace(kv=KV._replace(**{field: value}))) == (KV_INDEX, flag)
+    assert wanted_modes(PICK._replace(kv=settings)) == (KV_INDEX, flag)
 
 
 def test_numbers_are_those_that_logs_hold() -> None:

@@ -3,11 +3,12 @@
 import pytest
 
 from projections.bounds import SECOND_US
-from projections.events.control import ConfigAdopted, ReplicaGone
+from projections.events.control import ConfigAdopted, FoldModeAdopted, ReplicaGone
 from projections.events.discovery import KeyDeleted, Keyspace
 from projections.events.picks import Verdict
 from replay.changes import Changes, changes_between
 from replay.timeline import StateGone
+from tests.projections.kv.kv_script import batch_of, stored
 from tests.replay.checkpoints_in_memory import Checkpoints
 from tests.replay.recorded_log import SETTINGS, RecordedLog
 
@@ -67,3 +68,17 @@ def test_a_second_mark_outside_the_log_is_refused() -> None:
     world, start = eventful()
     with pytest.raises(StateGone, match="beyond the end"):
         changes_between(world.log, None, start, 10_000)
+
+
+def test_blocks_are_compared_at_both_ends() -> None:
+    world = RecordedLog()
+    world.say(FoldModeAdopted((1,)))
+    start = world.log.end_offset() - 1
+    world.say(batch_of(stored(1, "a", "b"), stored(3, "c")))
+    found = found_in(world, start)
+    before, after = found.blocks
+    assert (before.ranks, before.nodes) == ((), 0)
+    assert [(row.rank.instance_id, row.blocks, row.last_event_id) for row in after.ranks] == [(1, (1,), 3)]
+    assert [(event.kind, event.subject, event.what) for event in found.events] == [
+        ("rank", "dynamo/1#0", "lost 2 blocks by a gap")
+    ]

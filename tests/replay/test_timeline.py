@@ -4,8 +4,11 @@ import pytest
 
 from projections.bounds import SECOND_US
 from projections.events.control import FoldModeAdopted
+from projections.events.discovery import Keyspace
 from projections.events.picks import Fault, Verdict
-from replay.timeline import StateGone, load_at, state_at, unanswered_at
+from replay.timeline import StateGone, index_at, load_at, state_at, unanswered_at
+from tests.projections.fleet_script import instance_key
+from tests.projections.kv.kv_script import HOST, KvScript, chain, pick_of, stored
 from tests.replay.checkpoints_in_memory import Checkpoints
 from tests.replay.recorded_log import RecordedLog
 
@@ -87,3 +90,21 @@ def test_a_fold_that_stops_before_the_offset_says_where() -> None:
     world.sample(1, 1)
     with pytest.raises(StateGone, match=f"stopped at offset {stop}"):
         state_at(world.log, None, stop + 1)
+
+
+def test_the_index_shows_every_rank_that_is_told_of_with_its_cursor_and_the_engines_own_digest() -> None:
+    script = KvScript(1, 2, 3)
+    for worker in (2, 1, 3):
+        script.worker(worker)
+    script.batch(stored(1, "a", "b", worker=2), stored(1), stored(2, "a", "b", worker=2, tier=HOST))
+    script.say(pick_of(script.question("q"), 3))
+    names = chain("a", "b")[1]
+    found = index_at(script.fold)
+    assert (found.nodes, found.ownerships, found.predictions) == (2, 2, 1)
+    xor = int.from_bytes(names[:8], "big") ^ int.from_bytes(names[8:], "big")
+    assert [tuple(row) for row in found.ranks] == [
+        (("dynamo", 1, 0), (0, 0, 0), 0, 1),
+        (("dynamo", 2, 0), (2, 2, 0), xor, 2),
+    ]
+    script.delete(Keyspace.INSTANCES, instance_key(2))
+    assert [row.rank.instance_id for row in index_at(script.fold).ranks] == [1]

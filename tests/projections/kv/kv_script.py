@@ -114,6 +114,15 @@ def cleared(event_id: int, worker: int = 1, rank: int = 0, tier: StorageTier = D
     return Event(KvOperation.CLEARED, event_id, worker, rank, tier)
 
 
+def batch_of(
+    *events: Event, publisher_id: int = 70, connection: int = 1, sequence: int = 0
+) -> KvBatchReceived:
+    """The fact of a frame that carried these events."""
+    heads = b"".join(event.head for event in events)
+    hashes = b"".join(event.columns for event in events)
+    return KvBatchReceived(NS, publisher_id, connection, sequence, sequence, heads, hashes, 0)
+
+
 class KvScript(Script):
     """A script whose log has adopted the fold mode. Workers are `worker`, publishers need no word."""
 
@@ -126,10 +135,8 @@ class KvScript(Script):
     def kv(self) -> KvState:
         return self.fold.state.kv
 
-    def batch(self, *events: Event, publisher_id: int = 70, connection: int = 1, sequence: int = 0) -> None:
-        heads = b"".join(event.head for event in events)
-        hashes = b"".join(event.columns for event in events)
-        self.say(KvBatchReceived(NS, publisher_id, connection, sequence, sequence, heads, hashes, 0))
+    def batch(self, *events: Event, publisher_id: int = 70) -> None:
+        self.say(batch_of(*events, publisher_id=publisher_id))
 
     def kv_subscription(
         self, state: SubscriptionState, reason: str = "", publisher_id: int = 70, step: int = 1_000

@@ -124,7 +124,7 @@ def test_random_predictions_agree_with_a_plain_list(seed: int) -> None:
         expected: dict[RankKey, int] = {}
         for age, (held_by, held) in plain.items():
             depth = next(
-                (n for n, pair in enumerate(zip(held, words)) if pair[0] != pair[1]),
+                (n for n, pair in enumerate(zip(held, words, strict=False)) if pair[0] != pair[1]),
                 min(len(held), len(words)),
             )
             if age[0] > after and depth > expected.get(held_by, 0):
