@@ -298,6 +298,7 @@ class MainProcess:
         fold = self.folding.tail.fold
         self.observer.folded(fold.mark.offset)
         self.pick_log.forget_folded()
+        self.service.follow_fleet(fold.state.registry.fleet)
         if self.writer is None or self.ingest is None:
             return
         if self._is_owner:

@@ -93,6 +93,9 @@ class PromptReader(Protocol):
     ) -> None:
         """A dispatch ended; never blocks, never raises."""
 
+    def follow(self, fleet: Fleet) -> None:
+        """A fleet was published: make ready for what it serves."""
+
     def match_states(self) -> list[MatchState]:
         """How well predictions matched, by model."""
 
@@ -131,6 +134,7 @@ class RouterService:
         self.prompts: PromptReader | None = None
         self._rotations = Rotations()
         self._probers: dict[Replica, asyncio.Task[None]] = {}
+        self._followed: Fleet | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._running = False
         self._seen_models: dict[str, None] = {}
@@ -203,8 +207,15 @@ class RouterService:
                 self.prompts = None
         elif self.prompts is None:
             self.prompts = self._make_prompts(settings)
+            self._followed = None
         elif self.prompts.settings != settings:
             self.prompts.reconfigure(settings)
+
+    def follow_fleet(self, fleet: Fleet) -> None:
+        """Call after each slice of the fold; cheap while the fleet is the same."""
+        if self.prompts is not None and fleet is not self._followed:
+            self._followed = fleet
+            self.prompts.follow(fleet)
 
     async def read_prompt(
         self,
@@ -229,7 +240,9 @@ class RouterService:
         outcome = pick.outcome
         if held.pick.kv is None or not prompt.hashes:
             return
-        if usage.cached_tokens is not None and outcome.block_size:
+        # of a pair the decode worker counts, which has not cached what the prefill worker has
+        is_pair = outcome.prefill.chosen is not None
+        if usage.cached_tokens is not None and outcome.block_size and not is_pair:
             predicted = min(outcome.overlap_blocks * outcome.block_size, prompt.isl_tokens)
             self.metrics.cached_compared(predicted, usage.cached_tokens)
         if self.prompts is not None:

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from projections.bounds import ARTIFACT_SETS_MAX
 from projections.events.control import KvPickSettings
 from projections.events.picks import EndStatus, KvResult, PickMade
 from projections.identity import WorkerKey
@@ -28,13 +29,14 @@ from projections.view import View
 from router.metrics import RouterMetrics
 from router.prompt.artifact_set import (
     ArtifactResult,
+    ArtifactSet,
     LoadedFiles,
     Pending,
     Refused,
     artifacts_of_model,
 )
 from router.prompt.artifacts import ArtifactStore
-from router.prompt.prompt_blocks import PromptBlocks, PromptRequest
+from router.prompt.prompt_blocks import PromptBlocks, PromptRequest, PromptResult
 from router.prompt.self_check import MatchState, SelfCheck
 from router.question import PromptAsked, PromptFacts, block_hashes_of
 from router.settings import PromptSettings
@@ -44,6 +46,7 @@ BLOCK_SIZE_MAX: Final = 65_536
 BLOCK_SIZES_MAX: Final = 2  # of one model and request
 CHECK_AFTER_S: Final = 1.0  # a worker's events of a prompt are here long before
 CHECKS_WAITING_MAX: Final = 256  # further ends are not checked
+LOOK_AGAIN_S: Final = 0.5  # while files are being loaded
 MODELS_TOLD_MAX: Final = 1024  # models of which something was said once
 _log = structlog.get_logger("router.prompt")
 
@@ -75,6 +78,10 @@ class Prompts:
         self._keys: dict[str, str] = {}  # served model -> key of the files that its checks are of
         self._told: dict[tuple[str, str], None] = {}
         self._waiting = 0
+        self._fleet: Fleet | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._warmed: dict[str, None] = {}  # keys of files that were tried
+        self._tasks: set[asyncio.Task[PromptResult]] = set()
 
     # reading
 
@@ -124,7 +131,8 @@ class Prompts:
         return facts if self._check.is_trusted(model) else facts._replace(result=KvResult.MISMATCHED)
 
     def _refused(self, model: str, refused: Refused) -> PromptFacts:
-        if self._is_news(model, refused.detail):
+        is_told_by_store = refused.reason is KvResult.ARTIFACT_UNPINNED
+        if not is_told_by_store and self._is_news(model, refused.detail):
             _log.info("prompts of a model are not read", model=model, why=refused.detail)
         return PromptFacts(refused.reason)
 
@@ -144,6 +152,38 @@ class Prompts:
             self._told.clear()
         self._told[model, what] = None
         return True
+
+    # before anybody asks
+
+    def follow(self, fleet: Fleet) -> None:
+        """Load the files of what a fleet serves, so that its first prompts need not wait for them.
+
+        Call it for every published fleet; cheap where nothing is new. Each set of files is tried
+        with one short prompt, which starts processes and loads the tokenizer there.
+        """
+        self._fleet = fleet
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+        is_waiting = False
+        for model in fleet.models()[:ARTIFACT_SETS_MAX]:
+            wanted = artifacts_of_model(fleet, model)
+            files = self._store.files_of(wanted) if isinstance(wanted, ArtifactSet) else None
+            is_waiting = is_waiting or isinstance(files, Pending)
+            if isinstance(files, LoadedFiles) and files.key not in self._warmed:
+                self._warm(model, files)
+        if is_waiting:
+            self._looking = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.follow, fleet)
+
+    def _warm(self, model: str, files: LoadedFiles) -> None:
+        if len(self._warmed) >= MODELS_TOLD_MAX:
+            self._warmed.clear()
+        self._warmed[files.key] = None
+        body = {"model": model, "messages": [{"role": "user", "content": "."}]}
+        request = PromptRequest(body, {}, "/v1/chat/completions", files, (BLOCK_SIZE_MIN,))
+        task = asyncio.get_running_loop().create_task(self._blocks.blocks_of(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # checking
 
@@ -213,9 +253,16 @@ class Prompts:
         self._check.ratio_min = settings.match_ratio_min
         self._store.reconfigure(settings.artifacts)
         self._blocks.reconfigure(settings.engine)
+        if self._fleet is not None:
+            self.follow(self._fleet)
 
     async def close(self) -> None:
         """End loads and render processes."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._store.close()
         await self._blocks.close()
 

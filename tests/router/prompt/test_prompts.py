@@ -211,6 +211,45 @@ async def test_a_model_that_nobody_serves_has_no_prefix_term() -> None:
     assert (await Bench().read("nobody")).result is KvResult.UNSUPPORTED
 
 
+# Before anybody asks ------------------------------------------------------------------
+
+
+@pytest.mark.looptime
+async def test_files_of_what_the_fleet_serves_are_loaded_and_tried_before_anybody_asks() -> None:
+    bench = Bench()
+    loaded, bench.store.answer = bench.store.answer, Pending()
+    bench.prompts.follow(bench.fleet)
+    await asyncio.sleep(1.2)
+    assert len(bench.store.asked) == 3 and not bench.blocks.asked, "asked again while they are on their way"
+    bench.store.answer = loaded
+    await asyncio.sleep(1.2)
+    assert [request.files for request in bench.blocks.asked] == [loaded]
+    asked = len(bench.store.asked)
+    await asyncio.sleep(5)
+    assert len(bench.store.asked) == asked, "nothing more to look for"
+    bench.prompts.follow(fleet_of(a_worker(7), a_worker(8)))
+    await asyncio.sleep(0)
+    assert len(bench.blocks.asked) == 1, "tried once"
+    await bench.prompts.close()
+
+
+@pytest.mark.looptime
+async def test_a_fleet_without_files_is_not_looked_at_again() -> None:
+    bench = Bench(worker(7, Role.AGGREGATED))
+    bench.prompts.follow(bench.fleet)
+    await asyncio.sleep(5)
+    assert bench.store.asked == [] and bench.blocks.asked == []
+    refused = Bench()
+    refused.store.answer = Refused(KvResult.ARTIFACT_UNPINNED, "not pinned")
+    refused.prompts.follow(refused.fleet)
+    await asyncio.sleep(5)
+    assert len(refused.store.asked) == 1
+    refused.store.answer = LoadedFiles(b"{}", None, None, "key")
+    refused.prompts.reconfigure(PromptSettings())
+    await asyncio.sleep(0)
+    assert len(refused.blocks.asked) == 1, "a new pin is followed at once"
+
+
 # Block sizes --------------------------------------------------------------------------
 
 
