@@ -29,6 +29,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import generate_latest
 
+from app.observe_kv import KvCounters
 from app.observe_lines import NoticeLines
 from app.observe_state import StateSource, StateText
 from app.quick_metrics import Count, Observations, QuickCounter, QuickHistogram
@@ -42,12 +43,15 @@ from projections.notices import (
     FrameResult,
     IntakeNotice,
     IntakeResult,
+    KvEventResult,
+    KvNotice,
     Notice,
     SampleNotice,
     WorkersDeparted,
 )
 from router.ingress.errors import ErrorCode
 from router.metrics import ErrorPhase, Route, RoutingPath
+from router.prompt.artifact_set import ArtifactResult
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SLICE_PIECES: Final = 256  # made between two turns of the event loop, about half a millisecond
@@ -104,6 +108,7 @@ class Observer:
         self._make_fleet_counters()
         self._make_router_counters()
         self._make_log_counters()
+        self._kv = KvCounters(self.registry)
 
     # Making them ---------------------------------------------------------------------
 
@@ -227,7 +232,7 @@ class Observer:
                 self._count(notice)
             if isinstance(notice, FleetPublished):
                 published = notice
-            elif not self.is_quiet:
+            elif not self.is_quiet and not _is_everyday(notice):
                 self._lines.tell(notice)
         if published is not None and not self.is_quiet:
             self._lines.tell(published)
@@ -239,6 +244,8 @@ class Observer:
             self._discovery[notice.kind].inc(max(0, notice.times))
         elif isinstance(notice, IntakeNotice):
             self._intake[notice.result].inc()
+        elif isinstance(notice, KvNotice):
+            self._kv.noticed(notice)
         elif isinstance(notice, WorkersDeparted):
             self._departed.inc(len(notice.workers))
         elif isinstance(notice, FleetPublished):
@@ -294,6 +301,7 @@ class Observer:
             child = self._selection.get((phase, decided.reason))
             if child is not None:
                 child.inc()
+        self._kv.picked(pick)
         if outcome.decode.chosen is None:
             return
         if input_age_us is None:
@@ -329,6 +337,18 @@ class Observer:
         """See RouterMetrics."""
         self._unusable.inc()
 
+    def artifact(self, result: ArtifactResult) -> None:
+        """See RouterMetrics."""
+        self._kv.artifact(result)
+
+    def prediction_checked(self, predicted: int, held: int) -> None:
+        """See RouterMetrics."""
+        self._kv.prediction_checked(predicted, held)
+
+    def cached_compared(self, predicted_tokens: int, reported_tokens: int) -> None:
+        """See RouterMetrics."""
+        self._kv.cached_compared(predicted_tokens, reported_tokens)
+
     # Scrapes -------------------------------------------------------------------------
 
     async def text(self) -> bytes:
@@ -356,6 +376,11 @@ class Observer:
                     await asyncio.sleep(0)
         state = "".join(parts).encode()
         return await asyncio.to_thread(generate_latest, self.registry) + state
+
+
+def _is_everyday(notice: Notice) -> bool:
+    """Block events that were applied: thousands a second, and nothing to tell."""
+    return isinstance(notice, KvNotice) and notice.result is KvEventResult.APPLIED
 
 
 def _label(value: Any) -> str:

@@ -18,13 +18,17 @@ import structlog
 
 from projections.identity import WorkerKey
 from projections.notices import (
+    ClearCause,
     DiscoveryNotice,
     FleetPublished,
     FrameResult,
     IntakeNotice,
     IntakeResult,
+    KvEventResult,
+    KvNotice,
     MixedRoles,
     Notice,
+    RankCleared,
     SampleNotice,
     StatusNotice,
     WorkersDeparted,
@@ -49,6 +53,7 @@ _FRAMES: Final[dict[FrameResult, str]] = {
     FrameResult.OVER_CAPACITY: "samples of a publisher find no room",
     FrameResult.TRANSPORT_REFUSED: "a publisher's connection was refused or broke the protocol",
     FrameResult.GAP: "frames of a publisher were missed, its samples are dropped",
+    FrameResult.UNSUPPORTED: "a publisher sends what is not supported",
 }
 _FRAME_LEVELS: Final[dict[FrameResult, str]] = {
     FrameResult.APPLIED: "debug",
@@ -64,6 +69,40 @@ _INTAKE: Final[dict[IntakeResult, tuple[str, str]]] = {
     IntakeResult.OVER_CAPACITY: ("warning", "a record finds no room and has no effect"),
 }
 
+_KV_EVENTS: Final[dict[KvEventResult, str]] = {
+    KvEventResult.APPLIED: "block events were taken",
+    KvEventResult.REPLAY: "a publisher repeats block events",
+    KvEventResult.GAP: "block events of a rank were missed, its blocks are cleared",
+    KvEventResult.ORPHAN: "blocks are stored under a parent that their rank does not hold",
+    KvEventResult.OVER_CAPACITY: "blocks find no room in the index",
+    KvEventResult.IDENTITY_MISMATCH: "a publisher reports blocks of a rank that no live worker declares",
+    KvEventResult.OTHER_TIER: "a publisher reports blocks of a tier that is not indexed",
+    KvEventResult.MALFORMED: "a publisher sends block events that cannot be read",
+    KvEventResult.SELF_PARENT: "a block names itself as its parent",
+    KvEventResult.UNKNOWN_REMOVED: "blocks are removed that their rank does not hold",
+    KvEventResult.AGED: "a publisher of block events was not heard for a minute, its blocks are cleared",
+    KvEventResult.DISPLACED: "a newer publisher reports the blocks of a rank",
+    KvEventResult.UNKNOWN_VERSION: "a publisher of block events speaks an unknown version",
+    KvEventResult.TOPIC_MISMATCH: "a publisher of block events sends frames of another topic",
+    KvEventResult.OVERSIZED: "a publisher of block events sends frames above the ceiling",
+    KvEventResult.UNSUPPORTED: "an engine reports blocks that are not indexed",
+    KvEventResult.TRANSPORT_REFUSED: "a connection for block events was refused or broke the protocol",
+    KvEventResult.UNSUPPORTED: "an engine reports blocks of a kind that is not indexed",
+}
+_KV_LEVELS: Final[dict[KvEventResult, str]] = {
+    KvEventResult.APPLIED: "debug",
+    KvEventResult.REPLAY: "debug",
+    KvEventResult.UNKNOWN_REMOVED: "debug",
+    KvEventResult.OTHER_TIER: "debug",
+    KvEventResult.GAP: "info",
+    KvEventResult.ORPHAN: "info",
+    KvEventResult.AGED: "info",
+    KvEventResult.DISPLACED: "info",
+}
+"""Lines of block events, once a publisher; what is not here is a warning."""
+
+_QUIET_CAUSES = (ClearCause.ENGINE, ClearCause.DEPARTED, ClearCause.SWITCHED_OFF)
+
 
 class NoticeLines:
     """Writes lines. now_s: a monotonic clock, seconds."""
@@ -72,6 +111,7 @@ class NoticeLines:
         self._now_s = now_s
         self._rates: dict[str, _Rate] = {}
         self._told: dict[tuple[str, int, FrameResult], None] = {}
+        self._told_kv: dict[tuple[str, int, KvEventResult], None] = {}
 
     def tell(self, notice: Notice) -> None:
         """The line of a notice, if it has one and its sentence may be told now."""
@@ -80,6 +120,17 @@ class NoticeLines:
                 self._discovery(notice)
             case SampleNotice():
                 self._sample(notice)
+            case KvNotice():
+                self._kv_event(notice)
+            case RankCleared(cause, namespace, instance_id, dp_rank, blocks):
+                self._say(
+                    "debug" if cause in _QUIET_CAUSES else "info",
+                    "blocks of a rank are not known any more",
+                    cause=cause.label,
+                    worker=WorkerKey(namespace, instance_id).to_text(),
+                    dp_rank=dp_rank,
+                    blocks=blocks,
+                )
             case WorkersDeparted(workers):
                 named = [WorkerKey(*key).to_text() for key in workers[:WORKERS_NAMED_MAX]]
                 self._say("info", "workers left the fleet", number=len(workers), workers=named)
@@ -131,6 +182,18 @@ class NoticeLines:
         publisher = f"{notice.publisher_id:x}"
         self._say(
             level, _FRAMES[result], namespace=notice.namespace, publisher=publisher, frames=notice.times
+        )
+
+    def _kv_event(self, notice: KvNotice) -> None:
+        result = notice.result
+        key = (notice.namespace, notice.publisher_id, result)
+        level = "debug" if key in self._told_kv else _KV_LEVELS.get(result, "warning")
+        self._told_kv[key] = None
+        if len(self._told_kv) > PUBLISHERS_MAX:
+            del self._told_kv[next(iter(self._told_kv))]
+        publisher = f"{notice.publisher_id:x}"
+        self._say(
+            level, _KV_EVENTS[result], namespace=notice.namespace, publisher=publisher, events=notice.times
         )
 
     def _say(self, level: str, sentence: str, **pairs: Any) -> None:

@@ -26,6 +26,7 @@ from projections.registry.keyspace import KEYSPACE_LABELS
 from projections.registry.records import TOPICS
 from router.dispatch.breaker import BreakerState
 from router.dispatch.shim_pools import Health, Replica
+from router.prompt.self_check import MatchState
 
 OTHER_NAMESPACE: Final = "other"  # of workers whose namespace is not configured any more
 ROOMS: Final = ("plenty", "reserve", "none")
@@ -88,6 +89,9 @@ class StateSource(Protocol):
 
     def checkpoint_time(self) -> int | None:
         """Log time of the newest checkpoint, None before the first."""
+
+    def match_states(self) -> Sequence[MatchState]:
+        """How well predicted blocks matched, by model; none where no prompt is read."""
 
 
 def backend_states(replicas: Iterable[Replica], now_us: int) -> list[BackendState]:
@@ -212,6 +216,8 @@ class StateText:
             "publishers": len(registry.fleet.publishers),
             "samples": len(state.load),
             "ledger_lines": len(state.ledger),
+            "kv_nodes": sum(index.nodes for index in state.kv.indexes),
+            "kv_ownerships": sum(index.ownerships for index in state.kv.indexes),
             "subscriptions": len(state.status.subscriptions),
             "writers": len(state.intake.writers),
             "replicas": len([*state.status.replicas()]),
@@ -220,6 +226,12 @@ class StateText:
             yield f'picklog_projection_entries{{projection="{projection}"}} {number}\n'
         yield _gauge("picklog_cards_bytes", "Opaque cards held.", keyspaces.value_bytes)
         settings = self._fold.settings_now
+        states = [state for state in self._source.match_states() if state.ratio is not None]
+        ratio = min((state.ratio for state in states if state.ratio is not None), default=1.0)
+        text = "Least share of predicted blocks that workers report."
+        yield _gauge("picklog_kv_match_ratio", text, ratio)
+        mismatched = sum(not state.is_trusted for state in states)
+        yield _gauge("picklog_kv_models_mismatched", "Models whose picks go by load for it.", mismatched)
         version = settings.version if settings is not None else 0
         yield _gauge("picklog_config_version", "Settings in force.", version)
 

@@ -17,6 +17,7 @@ from app.tail import Tail
 from ingest.log.log_writer import LogWriter
 from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointStore
+from router.prompt.self_check import MatchState
 from router.service import RouterService
 
 FIGURES_AGE_S = 5.0  # looking at every segment is not worth a scrape's while
@@ -118,6 +119,11 @@ class ProcessState:
         """See StateSource."""
         self._refresh()
         return self._checkpoint_time
+
+    def match_states(self) -> Sequence[MatchState]:
+        """See StateSource."""
+        prompts = self._parts.service.prompts
+        return prompts.match_states() if prompts is not None else ()
 
     def _refresh(self) -> None:
         now = asyncio.get_running_loop().time()

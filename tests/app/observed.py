@@ -13,6 +13,7 @@ from app.tail import Tail
 from projections.events.control import ConfigAdopted, PickSettings
 from router.dispatch.breaker import BreakerState
 from router.dispatch.shim_pools import Health
+from router.prompt.self_check import MatchState
 from tests.projections.fleet_script import NS, Script
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -38,6 +39,7 @@ class Process:
         ]
         self.ready = True
         self.checkpointed_at: int | None = None
+        self.matches: list[MatchState] = []
         self.now = 0
         self.wall = 0
 
@@ -58,6 +60,9 @@ class Process:
 
     def checkpoint_time(self) -> int | None:
         return self.checkpointed_at
+
+    def match_states(self) -> Sequence[MatchState]:
+        return self.matches
 
 
 def series_of(text: bytes) -> Series:

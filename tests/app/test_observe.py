@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from app.follower_figures import FollowerMetrics, ShadowResult, Verdict
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
+from app.observe_kv import SELECTION_RESULTS
 from app.observe_state import LogFigures
 from projections.events.picks import Chosen, Phase, PickReason
 from projections.notices import (
@@ -23,6 +24,8 @@ from projections.notices import (
     FrameResult,
     IntakeNotice,
     IntakeResult,
+    KvEventResult,
+    KvNotice,
     MixedRoles,
     Notice,
     SampleNotice,
@@ -31,6 +34,7 @@ from projections.notices import (
 )
 from router.ingress.errors import ErrorCode
 from router.metrics import ErrorPhase, Route, RouterMetrics, RoutingPath
+from router.prompt.artifact_set import ArtifactResult
 from tests.app.observed import Process, labels_of, scraped, series_of, value
 from tests.projections.log_story import pick
 from tests.sources import REPOSITORY
@@ -75,11 +79,30 @@ def test_every_result_of_a_frame_is_counted_from_0_on() -> None:
         "over_capacity",
         "transport_refused",
         "gap",
+        "unsupported",
     }
     observer.on_notices([SampleNotice(result, "dynamo", 7, times=int(result)) for result in FrameResult] * 2)
     after = scraped(observer)
     for result in FrameResult:
         assert value(after, name, result=result.label) == 2 * int(result)
+
+
+@pytest.mark.req("MET-08")
+def test_block_events_are_counted_and_everyday_ones_write_no_line() -> None:
+    observer = Observer()
+    with capture_logs() as lines:
+        observer.on_notices(
+            [
+                KvNotice(KvEventResult.APPLIED, "dynamo", 7, 100),
+                KvNotice(KvEventResult.GAP, "dynamo", 7),
+                KvNotice(KvEventResult.GAP, "dynamo", 7, -1),
+            ]
+        )
+    series = scraped(observer)
+    assert len(labels_of(series, "continuum_dynamo_kv_events_total")) == len(KvEventResult)
+    assert value(series, "continuum_dynamo_kv_events_total", result="applied") == 100
+    assert value(series, "continuum_dynamo_kv_events_total", result="gap") == 1
+    assert [line["log_level"] for line in lines] == ["info", "debug"]
 
 
 def test_records_without_effect_departures_and_changes_are_counted() -> None:
@@ -470,7 +493,9 @@ async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
 def test_the_page_of_metrics_names_every_word_of_closed_labels() -> None:
     page = (REPOSITORY / "docs" / "metrics.md").read_text()
     words = [
-        *[kind.label for kind in (*DiscoveryKind, *FrameResult, *IntakeResult)],
+        *[kind.label for kind in (*DiscoveryKind, *FrameResult, *IntakeResult, *KvEventResult)],
+        *[result.label for result in SELECTION_RESULTS],
+        *[result.value for result in ArtifactResult],
         *[path.value for path in (*RoutingPath, *ErrorPhase, *Route, *ReloadResult)],
         *[verdict.value for verdict in (*Verdict, *ShadowResult)],
     ]

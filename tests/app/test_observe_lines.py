@@ -7,14 +7,18 @@ from structlog.testing import capture_logs
 
 from app.observe_lines import BURST, PUBLISHERS_MAX, SENTENCES_MAX, NoticeLines
 from projections.notices import (
+    ClearCause,
     DiscoveryKind,
     DiscoveryNotice,
     FleetPublished,
     FrameResult,
     IntakeNotice,
     IntakeResult,
+    KvEventResult,
+    KvNotice,
     MixedRoles,
     Notice,
+    RankCleared,
     SampleNotice,
     StatusNotice,
     WorkersDeparted,
@@ -163,3 +167,20 @@ def test_a_process_that_stood_still_is_told_in_milliseconds() -> None:
     with capture_logs() as captured:
         lines.stood_still(2_500_000)
     assert captured == [{"log_level": "warning", "event": "this process stood still", "milliseconds": 2500}]
+
+
+@pytest.mark.parametrize("result", list(KvEventResult))
+def test_every_result_of_a_block_event_has_a_sentence(result: KvEventResult) -> None:
+    found = told(*[KvNotice(result, "dynamo", 0xAB, 3)] * 2)
+    assert found[0]["event"] and (found[0]["publisher"], found[0]["events"]) == ("ab", 3)
+    assert found[1]["log_level"] == "debug", "told once a publisher"
+
+
+@pytest.mark.parametrize(
+    ("cause", "level"),
+    [(ClearCause.GAP, "info"), (ClearCause.AGED, "info"), (ClearCause.DEPARTED, "debug")],
+)
+def test_a_cleared_rank_is_told_with_its_blocks_and_cause(cause: ClearCause, level: str) -> None:
+    [entry] = told(RankCleared(cause, "dynamo", 26, 1, 512))
+    assert (entry["log_level"], entry["cause"], entry["blocks"]) == (level, cause.label, 512)
+    assert (entry["worker"], entry["dp_rank"]) == ("dynamo/26", 1)

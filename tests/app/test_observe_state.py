@@ -17,6 +17,7 @@ from projections.events.signals import (
 )
 from router.dispatch.breaker import Breaker, BreakerState
 from router.dispatch.shim_pools import Health, Replica
+from router.prompt.self_check import MatchState
 from router.settings import BackendSettings, BreakerSettings
 from tests.app.observed import Process, Series, adopted, labels_of, scraped, value
 from tests.projections.fleet_script import NS, instance_key
@@ -209,6 +210,8 @@ def test_sizes_of_projections_are_told() -> None:
         for labels in labels_of(series, "picklog_projection_entries")
     }
     assert sizes == {
+        "kv_nodes": 0,
+        "kv_ownerships": 0,
         "keys_instances": 2,
         "keys_cards": 2,
         "keys_channels": 1,
@@ -315,3 +318,18 @@ def test_states_of_backends_are_read_from_the_pool_table() -> None:
     breaker.failed(5)
     replica.in_flight = 2
     assert backend_states([replica], 6) == [BackendState("a", Health.UNKNOWN, BreakerState.OPEN, 2)]
+
+
+def test_the_least_match_ratio_is_told_and_how_many_models_are_not_trusted() -> None:
+    process = Process()
+    series = looked_at(process)
+    assert value(series, "picklog_kv_match_ratio") == 1.0
+    process.matches = [
+        MatchState("a", 20, 10, 9, 0.9, True),
+        MatchState("b", 20, 10, 2, 0.2, False),
+        MatchState("c", 3, 10, 0, None, True),
+    ]
+    series = looked_at(process)
+    assert value(series, "picklog_kv_match_ratio") == 0.2
+    assert value(series, "picklog_kv_models_mismatched") == 1
+    assert value(series, "picklog_projection_entries", projection="kv_nodes") == 0
