@@ -45,7 +45,7 @@ class Holdings(RunTree):
         """The block that the slot holds under `name`: run and position."""
         run = slot.elsewhere.get(name) if slot.elsewhere else None
         if run is None:
-            run = self._canonical.get(name)
+            run = self.canonical.get(name)
             if run is None:
                 return None
         at = run.place_of(slot, name)
@@ -110,7 +110,7 @@ class Holdings(RunTree):
             self._forget_under(new)
         if self._crowded or not self._has_room(slot, count) or len(frozenset(new)) < count:
             return 0
-        if not (self._canonical.keys().isdisjoint(new) and slot.elsewhere.keys().isdisjoint(new)):
+        if not (self.canonical.keys().isdisjoint(new) and slot.elsewhere.keys().isdisjoint(new)):
             return 0
         self._own_names(slot, run).rename(at, names)
         slot.elsewhere.update(dict.fromkeys(new, run))
@@ -284,10 +284,10 @@ class Holdings(RunTree):
         piece.void = unowned
         for at, name in enumerate(words(piece.names)):
             if not unowned >> at & 1:
-                if name in self._canonical:
+                if name in self.canonical:
                     piece.void |= 1 << at
                 else:
-                    self._canonical[name] = piece
+                    self.canonical[name] = piece
 
     def count_names(self, count: int) -> None:
         """A slot has `count` names more. For loading."""

@@ -117,7 +117,7 @@ class Index(Holdings):
         owner = self.slots[slot]
         if len(engines) == 8 and parent is not None:
             # what decoding sends: one new block behind the end of what this slot alone holds
-            canonical = self._canonical
+            canonical = self.canonical
             run = canonical.get(parent)
             if (
                 run is not None
@@ -225,7 +225,7 @@ class Index(Holdings):
         """Whether the first two names stand in a run in this order: then the event goes from root to tail."""
         if len(engines) < 16:
             return True
-        run = self._canonical.get(engines[:8]) or owner.elsewhere.get(engines[:8])
+        run = self.canonical.get(engines[:8]) or owner.elsewhere.get(engines[:8])
         return run is not None and engines[:16] in run.names_of(owner)
 
     def _streak(self, owner: Slot, run: Run, at: int, rising: bytes) -> int:
@@ -369,7 +369,7 @@ class Index(Holdings):
     def check(self) -> None:
         """Raise AssertionError, naming it, if an invariant is broken. For tests: it walks over everything."""
         counts = index_audit.Counts(self.nodes, self._names, self._further, self.limits.run_blocks)
-        index_audit.check(self.root, self._canonical, self.slots, counts)
+        index_audit.check(self.root, self.canonical, self.slots, counts)
 
 
 def _common(run: Run, at: int, tokens: bytes) -> int:

@@ -34,7 +34,7 @@ class RunTree:
         self.nodes = 0
         self.root = Run(None, b"", b"", 0)
         self.root.kids = {}
-        self._canonical: dict[bytes, Run] = {}
+        self.canonical: dict[bytes, Run] = {}
         self.slots: dict[int, Slot] = {}
         self._dead_runs: list[Run] = []
         self._dead_names: list[dict[bytes, Run]] = []
@@ -101,7 +101,7 @@ class RunTree:
 
         earlier: `run.names` are canonical for it already, and `names` will come behind them.
         """
-        canonical = self._canonical
+        canonical = self.canonical
         if self._dead_runs:
             self._forget_under(names)
         size = len(canonical) + len(names)
@@ -161,7 +161,7 @@ class RunTree:
                 own.names = own.names[: top << 3]
 
     def _forget(self, names: Column, void: int) -> None:
-        canonical = self._canonical
+        canonical = self.canonical
         if len(names) == 8 and not void:
             del canonical[bytes(names)]
             return
@@ -188,7 +188,7 @@ class RunTree:
 
     def _forget_under(self, names: tuple[bytes, ...]) -> None:
         """Forget the departed runs that still have one of `names`."""
-        for run in dict.fromkeys(map(self._canonical.get, names)):
+        for run in dict.fromkeys(map(self.canonical.get, names)):
             if run is not None and not run.size:
                 self._forget_run(run)
 
@@ -209,7 +209,7 @@ class RunTree:
         run.names = run.names[at << 3 :]
         run.void >>= at
         run.size -= at
-        self._canonical.update(dict.fromkeys(front.canonical_names(), front))
+        self.canonical.update(dict.fromkeys(front.canonical_names(), front))
         for number in members(run.full):
             self.slots[number].runs[front] = None
         if run.partial:
