@@ -15,9 +15,9 @@ from typing import Any
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings
 from projections.events.held import SettingsHeld
-from projections.events.picks import DispatchEnded, PickMade
+from projections.events.picks import DispatchEnded, EndStatus, PickMade
 from projections.identity import WorkerKey
 from projections.load.ledger import Ledger
 from projections.load.store import LoadStore
@@ -27,8 +27,10 @@ from router.ingress.errors import ErrorCode
 from router.ingress.http_server import Door, build_application
 from router.metrics import ErrorPhase, NoMetrics, Route, RoutingPath
 from router.picker.pick import pick
+from router.prompt.self_check import MatchState
+from router.question import PromptAsked, PromptFacts
 from router.service import RouterService
-from router.settings import BackendSettings, HealthSettings, PoolSettings, RouterSettings
+from router.settings import BackendSettings, HealthSettings, PoolSettings, PromptSettings, RouterSettings
 from tests.router.fake_frontend import FakeFrontend
 
 REPLICA = b"R" * 16
@@ -161,6 +163,7 @@ class Counts(NoMetrics):
         self.unusable = 0
         self.picks = 0
         self.answers: list[tuple[Route, int, ErrorCode | None]] = []
+        self.compared: list[tuple[int, int]] = []
 
     def picked(self, pick: PickMade, pick_us: int, input_age_us: int | None) -> None:
         self.picks += 1
@@ -177,11 +180,54 @@ class Counts(NoMetrics):
     def answered(self, route: Route, status: int, code: ErrorCode | None, duration_us: int) -> None:
         self.answers.append((route, status, code))
 
+    def cached_compared(self, predicted_tokens: int, reported_tokens: int) -> None:
+        self.compared.append((predicted_tokens, reported_tokens))
+
     def retried(self) -> None:
         self.retries += 1
 
     def replica_unusable(self) -> None:
         self.unusable += 1
+
+
+class FakePrompts:
+    """Reads no prompt: gives `facts`, and remembers what it was asked."""
+
+    def __init__(self, facts: PromptFacts) -> None:
+        self.settings = PromptSettings()
+        self.facts = facts
+        self.asked: list[PromptAsked] = []
+        self.ends: list[tuple[PickMade, EndStatus]] = []
+        self.fleets: list[Fleet] = []
+        self.closed = False
+
+    async def read(self, asked: PromptAsked, fleet: Fleet) -> PromptFacts:
+        self.asked.append(asked)
+        await asyncio.sleep(0)
+        return self.facts
+
+    def served(
+        self,
+        pick: PickMade,
+        facts: PromptFacts,
+        kv: KvPickSettings,
+        status: EndStatus,
+        view: Callable[[], View],
+    ) -> None:
+        assert facts is self.facts
+        self.ends.append((pick, status))
+
+    def follow(self, fleet: Fleet) -> None:
+        self.fleets.append(fleet)
+
+    def match_states(self) -> list[MatchState]:
+        return []
+
+    def reconfigure(self, settings: PromptSettings) -> None:
+        self.settings = settings
+
+    async def close(self) -> None:
+        self.closed = True
 
 
 class Rig:
@@ -262,12 +308,21 @@ def pick_settings_for(settings: RouterSettings, model_map: dict[str, str] | None
 
 @asynccontextmanager
 async def rig(
-    fleet: Fleet, settings: RouterSettings, *, model_map: dict[str, str] | None = None
+    fleet: Fleet,
+    settings: RouterSettings,
+    *,
+    model_map: dict[str, str] | None = None,
+    prompts: FakePrompts | None = None,
 ) -> AsyncIterator[Rig]:
-    """A router with these settings for the length of a block."""
+    """A router with these settings for the length of a block. prompts: picks are prefix-aware."""
     log = FakeLog(fleet, pick_settings_for(settings, model_map))
+    if prompts is not None:
+        log.pick_settings = log.pick_settings._replace(kv=KvPickSettings(1.0, 1.0, 0.0))
+        settings = replace(settings, prompt=settings.prompt or prompts.settings)
     counts = Counts()
-    service = RouterService(log, pick, settings, counts)
+    service = RouterService(
+        log, pick, settings, counts, prompts=None if prompts is None else lambda found: prompts
+    )
     door = Door(build_application(service, {}), service)
     port = await door.listen_tcp("127.0.0.1", 0)
     await service.start()
