@@ -21,7 +21,7 @@ from ingest.subscriptions.reasons import Reason
 from ingest.wire.engine_events import EngineReader, EngineSource, open_engine_message
 from ingest.wire.publisher_frames import Refused
 from ingest.wire.zmtp_frames import Message
-from ingest.wire.zmtp_limits import ENGINE_EVENTS_LIMITS
+from ingest.wire.zmtp_limits import ENGINE_EVENTS_LIMITS, SUBSCRIPTION_BYTES_MAX
 from projections.events.signals import Family, KvBatchReceived
 from projections.notices import FrameResult, StatusNotice
 
@@ -105,5 +105,6 @@ class EngineStream:
 
 
 def engine_plan(source: EngineSource) -> StreamPlan:
-    """How an engine is listened to."""
-    return StreamPlan(Family.KV, source.topic.encode(), ENGINE_EVENTS_LIMITS, partial(EngineStream, source))
+    """How an engine is listened to. Of a long topic its beginning is subscribed, and frames are compared."""
+    topic = source.topic.encode()[:SUBSCRIPTION_BYTES_MAX]
+    return StreamPlan(Family.KV, topic, ENGINE_EVENTS_LIMITS, partial(EngineStream, source))

@@ -39,7 +39,7 @@ from ingest.wire.zmtp_frames import (
     encode_frame,
     metadata_of,
 )
-from ingest.wire.zmtp_limits import ID_BYTES, ZmtpLimits
+from ingest.wire.zmtp_limits import ID_BYTES, SUBSCRIPTION_BYTES_MAX, ZmtpLimits
 
 _PEER_TYPES: Final = frozenset((b"PUB", b"XPUB"))
 
@@ -99,8 +99,8 @@ class ZmtpMachine:
     )  # fmt: skip
 
     def __init__(self, limits: ZmtpLimits, topic: bytes) -> None:
-        """topic: the bare topic, 1 to 200 bytes, also the expected first frame."""
-        assert 0 < len(topic) <= 200
+        """topic: the bare topic, up to SUBSCRIPTION_BYTES_MAX, also the usual first frame; empty for all."""
+        assert len(topic) <= SUBSCRIPTION_BYTES_MAX
         self.phase: ZmtpPhase = ZmtpPhase.GREETING
         self.reason: ZmtpReason | None = None
         self.pongs_dropped = 0

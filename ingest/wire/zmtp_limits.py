@@ -15,6 +15,7 @@ from projections.bounds import KIB, KV_FRAME_BYTES_MAX, SAMPLE_FRAME_BYTES_MAX
 
 ID_BYTES: Final = 8  # publisher id and sequence, u64 big-endian
 TOPIC_BYTES_MAX: Final = 256
+SUBSCRIPTION_BYTES_MAX: Final = 200  # of a topic that is asked for; one frame of the short form
 
 
 @dataclass(frozen=True, slots=True)

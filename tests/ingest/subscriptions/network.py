@@ -19,6 +19,7 @@ from ingest.wire.publisher_frames import Sample, encode_sample_message
 from ingest.wire.zmtp_frames import GREETING, encode_message, encode_ready
 from projections.events.signals import (
     FrameRefused,
+    KvBatchReceived,
     SampleReceived,
     SubscriptionChanged,
     SubscriptionState,
@@ -76,6 +77,8 @@ class Peer(asyncio.Transport):
         self.protocol = protocol
         self.written = b""
         self.is_closed = False
+        self.is_held = False
+        self._unread = b""
 
     # what asyncio would do
 
@@ -91,11 +94,23 @@ class Peer(asyncio.Transport):
             self.is_closed = True
             asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
 
+    def pause_reading(self) -> None:
+        self.is_held = True
+
+    def resume_reading(self) -> None:
+        self.is_held = False
+        unread, self._unread = self._unread, b""
+        asyncio.get_running_loop().call_soon(self.say, unread)
+
     # what the publisher does
 
     def say(self, data: bytes) -> None:
-        """Bytes arrive, in read steps of the size that our side asks for."""
+        """Bytes arrive, in read steps of our size; they wait while our side reads nothing."""
+        data, self._unread = self._unread + data, b""
         while data and not self.is_closed:
+            if self.is_held:
+                self._unread = data
+                return
             room = memoryview(self.protocol.get_buffer(-1))
             step = data[: len(room)]
             room[: len(step)] = step
@@ -156,6 +171,10 @@ class Heard:
     @property
     def samples(self) -> list[SampleReceived]:
         return [fact for fact in self.facts if isinstance(fact, SampleReceived)]
+
+    @property
+    def batches(self) -> list[KvBatchReceived]:
+        return [fact for fact in self.facts if isinstance(fact, KvBatchReceived)]
 
     @property
     def refused(self) -> list[FrameRefused]:
