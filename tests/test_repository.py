@@ -53,9 +53,13 @@ def test_the_layout_is_the_documented_one() -> None:
 
 @pytest.mark.req("ZMTP-01", "SHIM-28")
 def test_nothing_reads_the_wire_or_tokens_in_place_of_our_decoders_and_the_frontend() -> None:
-    names = installed_with(*PROJECT["optional-dependencies"])
+    extras = set(PROJECT["optional-dependencies"]) - {"kv", "all"}
+    names = installed_with(*extras)
     assert "aiohttp" in names and "msgspec" in names, "the list is read"
     assert names & {"pyzmq", "zmq", "transformers", "tokenizers", "tiktoken"} == set()
+    with_kv = installed_with("kv")
+    assert "tokenizers" in with_kv, "to predict blocks; answers are the frontend's all the same"
+    assert with_kv & {"pyzmq", "zmq", "transformers", "tiktoken"} == set()
 
 
 @pytest.mark.req("MIX-09", "SHIM-30")
