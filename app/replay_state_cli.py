@@ -82,6 +82,7 @@ def print_state(found: dict[str, Any], console: Console) -> None:
         f" {found['ledger']['unanswered']} unanswered dispatches",
     )
     _print_ranks(found, console)
+    _print_index(found["index"], console)
     _print_subscriptions(found["subscriptions"], console)
     _print_ledger(found["ledger"]["picks"], console)
 
@@ -103,6 +104,24 @@ def _print_ranks(found: dict[str, Any], console: Console) -> None:
             row["verdict"],
         )
     _show(table, len(found["load"]), console)
+
+
+def _print_index(index: dict[str, Any], console: Console) -> None:
+    """Whose blocks are known; nothing where none are."""
+    rows = index["ranks"]
+    if not rows:
+        return
+    say(
+        console,
+        f"index: {index['nodes']} different blocks, {index['ownerships']} held by ranks,"
+        f" {index['predictions']} predictions",
+    )
+    heads = ("worker", "blocks held", "last event", "xor of their engine hashes")
+    table = narrow_table(heads, ("worker", "xor of their engine hashes"), "cached blocks")
+    for row in rows[:ROWS_SHOWN]:
+        worker = printable(f"{row['namespace']}/{row['worker_id']}#{row['dp_rank']}")
+        table.add_row(worker, str(row["blocks"]), or_dash(row["last_event_id"]), row["engine_hash_xor"])
+    _show(table, len(rows), console)
 
 
 def _print_subscriptions(rows: list[dict[str, Any]], console: Console) -> None:

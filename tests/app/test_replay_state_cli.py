@@ -7,7 +7,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
+from app.cli_output import plain_console
 from app.replay_cli import replay_app
+from app.replay_state_cli import print_state
 from tests.app.log_on_disk import some_picks, written
 
 
@@ -63,3 +65,32 @@ def test_marks_outside_the_log_are_one_line_and_bad_usage(
 
 def test_a_log_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
     assert run("state", "--log", tmp_path / "nowhere").exit_code == EXIT_UNREACHABLE
+
+
+def test_whose_blocks_are_known_is_told_where_any_are(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "namespace": "dynamo",
+        "worker_id": "26",
+        "dp_rank": 1,
+        "blocks": 512,
+        "engine_hash_xor": "18446744073709551615",
+        "last_event_id": 77,
+    }
+    index = {"nodes": 400, "ownerships": 512, "predictions": 3, "ranks": [row]}
+    found = {
+        "at": "t",
+        "mark": "0:5",
+        "config_version": 1,
+        "generation": 2,
+        "workers": [],
+        "load": [],
+        "index": index,
+        "subscriptions": [],
+        "ledger": {"unanswered": 0, "picks": []},
+    }
+    print_state(found, plain_console())
+    told = capsys.readouterr().out
+    for words in ("400 different blocks, 512 held", "dynamo/26#1", "18446744073709551615", "77"):
+        assert words in told
+    print_state({**found, "index": {**index, "ranks": []}}, plain_console())
+    assert "blocks" not in capsys.readouterr().out
