@@ -201,10 +201,19 @@ def ready(cursor: FoldCursor, own: OwnFacts, offset: int, fact: PickMade) -> Ask
     settings = fold.settings(fact.config_version)
     if settings is None:
         return Asked(offset, fact, None, None, flags, Unverifiable.SETTINGS, version)
-    overlay = own.overlay(fact, replica.own_seq if replica is not None else 0)
-    if overlay is None:
+    folded_seq = replica.own_seq if replica is not None else 0
+    overlay = own.overlay(fact, folded_seq)
+    if overlay is None or (_reads_predictions(fact, settings) and own.has_lost(fact, folded_seq)):
         return Asked(offset, fact, None, settings, flags, Unverifiable.OVERLAY, version)
     return Asked(offset, fact, fold.view(overlay), settings, flags, None, version)
+
+
+def _reads_predictions(fact: PickMade, settings: SettingsHeld) -> bool:
+    """Whether own picks stood for blocks: of lost ones, the line that was recorded names none."""
+    kv = settings.pick.kv
+    return (
+        kv is not None and bool(fact.question.hashes) and bool(kv.predicted_ttl_us or kv.approximate_ttl_us)
+    )
 
 
 def _pick_at(reader: LogReader, offset: int) -> PickMade:

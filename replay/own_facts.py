@@ -70,6 +70,14 @@ class _Line:
             self._add(held[1])
         return self._overlay
 
+    def has_lost(self, own_seq: int, folded_seq: int) -> bool:
+        """Whether a lost pick has a number in (folded_seq, own_seq]."""
+        return any(
+            isinstance(held[1], LostPick)
+            for number, held in self._facts.items()
+            if folded_seq < number <= own_seq
+        )
+
     def _add(self, fact: _OwnFact) -> None:
         if isinstance(fact, PickMade):
             self._overlay.add_pick(fact)
@@ -114,6 +122,10 @@ class OwnFacts:
         is missing.
         """
         return self._line(pick.replica).overlay(pick.own_seq, folded_seq)
+
+    def has_lost(self, pick: PickMade, folded_seq: int) -> bool:
+        """Whether the overlay of a pick held picks of which only the ledger line was recorded."""
+        return self._line(pick.replica).has_lost(pick.own_seq, folded_seq)
 
     def _line(self, replica: bytes) -> _Line:
         line = self._lines.get(replica)

@@ -63,7 +63,7 @@ def terms_of(
             continue
         decay = 1.0
         if leg is not Leg.DECODE and isl > 0:
-            decay = 1.0 / (1.0 + kv.credit_decay * ((tokens - least) / isl))
+            decay = 1.0 / (1.0 + kv.credit_decay * (max(0, tokens - least) / isl))
         raw = (tokens + isl) / size
         decode = blocks + max(0, -(-isl // size) - row.overlap_blocks)
         if leg is Leg.DECODE:

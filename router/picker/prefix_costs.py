@@ -306,7 +306,8 @@ def _credits(
         overlap = device if device >= expected else expected
         each = full
         if least is not None:
-            each = full * (1.0 / (1.0 + kv.credit_decay * ((tokens[place] - least) / isl)))
+            excess = max(0, tokens[place] - least)  # one that sits out may have less than the least
+            each = full * (1.0 / (1.0 + kv.credit_decay * (excess / isl)))
         credit = each * overlap
         if host or disk:
             host_end = device + host

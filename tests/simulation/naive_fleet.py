@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import xxhash
 
 from projections.events.codec import RecordRefused, decode_record
-from projections.events.control import LaneOpened
+from projections.events.control import FoldModeAdopted, LaneOpened
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, PassBegan, PassSettled
 from projections.events.kinds import FACT_KINDS, Speaker
+from projections.events.signals import KvBatchReceived
 from projections.registry.keyspace import key_digest_input
 
+KV_INDEX = 1  # the fold mode in which block events count
 U64 = (1 << 64) - 1
 Name = tuple[str, int]  # namespace, instance id
 
@@ -42,11 +44,19 @@ class Member(NamedTuple):
     batched_tokens: int | None
 
 
+class Fleet(NamedTuple):
+    """Members, and the ranks that publishers of block events are bound to: (worker, rank)."""
+
+    members: dict[Name, Member]
+    bindings: dict[tuple[str, int], tuple[int, int]]
+
+
 def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -> list[Said]:
     """Records that count: sent once, by the owner where only the owner may speak, not condemned."""
     said, sent = [], set()
     newest: dict[bytes, int] = {}
     owner: tuple[bytes, int] = (b"", 0)
+    takes_blocks = False
     now = 0
     for offset, data in records:
         if offset in condemned:
@@ -67,11 +77,15 @@ def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -
             if (record.writer, record.epoch) != owner:
                 continue
             now = max(now, record.time)
+        if isinstance(record.fact, FoldModeAdopted):
+            takes_blocks = KV_INDEX in record.fact.flags
+        elif isinstance(record.fact, KvBatchReceived) and not takes_blocks:
+            continue
         said.append(Said(offset, now, record.fact))
     return said
 
 
-def fleets_of(said: list[Said]) -> list[tuple[int, dict[Name, Member]]]:
+def fleets_of(said: list[Said]) -> list[tuple[int, Fleet]]:
     """Members after each discovery record, each time from all held keys.
 
     Once a pass has settled on what is held, its watches never go back: what does is a repetition.
@@ -100,7 +114,7 @@ def fleets_of(said: list[Said]) -> list[tuple[int, dict[Name, Member]]]:
             continue
         else:
             continue
-        fleets.append((offset, _members(keys)))
+        fleets.append((offset, Fleet(_members(keys), _bindings(keys))))
     return fleets
 
 
@@ -141,6 +155,20 @@ def _members(keys: dict[tuple[int, str, str], KeyPut]) -> dict[Name, Member]:
             runtime.get("max_num_batched_tokens") or None,
         )
     return members
+
+
+def _bindings(keys: dict[tuple[int, str, str], KeyPut]) -> dict[tuple[str, int], tuple[int, int]]:
+    """By publisher; two sources that claim one publisher bind it to nothing."""
+    claims: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for (keyspace, space, _), put in keys.items():
+        if keyspace == 4:
+            value = _json(put.value)
+            claims.setdefault((space, value["publisher_id"]), []).append(value["metadata"]["worker"])
+    return {
+        source: (workers[0]["worker_id"], workers[0]["dp_rank"])
+        for source, workers in claims.items()
+        if len(workers) == 1
+    }
 
 
 @lru_cache(maxsize=1024)

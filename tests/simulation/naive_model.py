@@ -24,7 +24,8 @@ from projections.events.picks import (
 )
 from projections.events.signals import SampleReceived, SubscriptionChanged
 from router.picker.rows import CandidateRow
-from tests.simulation.naive_fleet import Member, Name, effective, fleets_of
+from tests.simulation.naive_fleet import Fleet, Member, Name, effective, fleets_of
+from tests.simulation.naive_kv import Blocks
 
 SECOND = 1_000_000
 WEIGHS = 30 * SECOND
@@ -42,6 +43,9 @@ class Dispatch(NamedTuple):
     blocks: int
     may_stall: bool
     dispatched_at: int
+
+
+Candidate = tuple[Name, Member, int]  # worker, what it is, dp rank
 
 
 class Phase(NamedTuple):
@@ -64,7 +68,7 @@ class NaiveModel:
         self, pick: PickMade, own: Sequence[tuple[int, Any]], settings: PickSettings
     ) -> tuple[Phase, Phase]:
         """Prefill and decode. own: (own number, pick or end) of the pick's replica over its life."""
-        return _decide(Known(self, pick, own), pick.question, settings)
+        return decide(Known(self, pick, own), pick.question, settings)
 
 
 class Known:
@@ -72,7 +76,8 @@ class Known:
 
     def __init__(self, model: NaiveModel, pick: PickMade, own: Sequence[tuple[int, Any]]) -> None:
         self.at = pick.question.asked_at
-        self.fleet: dict[Name, Member] = {}
+        self.fleet = Fleet({}, {})
+        self.blocks = Blocks()
         self.samples: dict[tuple[str, int, int], tuple[SampleReceived, int]] = {}
         self.heard: dict[Name, int] = {}
         self.dispatches: list[Dispatch] = []
@@ -85,16 +90,21 @@ class Known:
         for offset, time, fact in model.said:
             if offset > pick.as_of:
                 break
+            self.blocks.owner_spoke(fact, time)
             if offset in fleets:
                 self._fleet_is(fleets[offset])
+                self.blocks.fleet_is(fleets[offset])
+            self.blocks.say(fact, time)
             self._say(fact, time)
         for number, fact in own:
             if number <= pick.own_seq:
+                if isinstance(fact, PickMade) and fact.pick_id not in self._picked:
+                    self.blocks.predict(fact, is_own=True)
                 self._say(fact, time=0)
 
-    def _fleet_is(self, fleet: dict[Name, Member]) -> None:
+    def _fleet_is(self, fleet: Fleet) -> None:
         """Who left takes everything along."""
-        for gone in [name for name in self.fleet if name not in fleet]:
+        for gone in [name for name in self.fleet.members if name not in fleet.members]:
             self.heard.pop(gone, None)
             self.samples = {key: held for key, held in self.samples.items() if key[:2] != gone}
             self.dispatches = [line for line in self.dispatches if line.worker != gone]
@@ -107,7 +117,7 @@ class Known:
     def _say(self, fact: Any, time: int) -> None:
         if isinstance(fact, SampleReceived):
             self._sample(fact, time)
-        elif isinstance(fact, SubscriptionChanged):
+        elif isinstance(fact, SubscriptionChanged) and fact.family == 1:
             publisher = (fact.namespace, fact.publisher_id)
             if fact.state == 3:  # connected
                 self._connect(publisher, fact.connection)
@@ -136,7 +146,7 @@ class Known:
             [(decode, 0 if is_pair else decode.tokens, decode.blocks or 0, not is_pair)] if decode else []
         )
         charged += [(prefill, prefill.tokens, 0, True)] if is_pair else []
-        members = [one for one in charged if (space, one[0].instance_id) in self.fleet]
+        members = [one for one in charged if (space, one[0].instance_id) in self.fleet.members]
         for chosen, tokens, blocks, may_stall in members:
             worker = (space, chosen.instance_id)
             is_long = may_stall and (chosen.blocks or 0) >= 2
@@ -152,7 +162,8 @@ class Known:
             self._drop(publisher)
         self._connections[publisher] = (connection, max(sample.sequence, -1 if last is None else last))
         worker = (sample.namespace, sample.worker_id)
-        if worker not in self.fleet or sample.dp_rank not in self.fleet[worker].ranks:
+        member = self.fleet.members.get(worker)
+        if member is None or sample.dp_rank not in member.ranks:
             return
         held = self.samples.get((*worker, sample.dp_rank))
         is_same_publisher = held is not None and held[0].publisher_id == sample.publisher_id
@@ -199,13 +210,29 @@ class Known:
         )
 
 
-def _decide(known: Known, question: Question, settings: PickSettings) -> tuple[Phase, Phase]:
-    decode_pool: list[tuple[Name, Member, int]] = []
-    pairs: dict[str, list[tuple[Name, Member, int]]] = {}
+def decide(known: Known, question: Question, settings: PickSettings) -> tuple[Phase, Phase]:
+    """Prefill and decode by loads alone."""
+    decode_pool, pairs = pools_of(known, question)
+    decode = phase_of(known, decode_pool, False, question, settings, question.rotation_decode)
+    prefill_pool = pairs[decode.winner[0]] if decode.winner is not None else []
+    start = question.rotation_prefill
+    if question.rotations_prefill and decode.winner is not None:
+        start = question.rotations_prefill[question.namespaces.index(decode.winner[0])]
+    prefill = phase_of(known, prefill_pool, True, question, settings, start)
+    if prefill.winner is None:  # DYN: nobody serves, or the winner needs nobody
+        nobody = PickReason.NO_CANDIDATE if decode.winner is None else PickReason.NO_PREFILL_POOL
+        prefill = prefill._replace(reason=nobody)
+    return prefill, decode
+
+
+def pools_of(known: Known, question: Question) -> tuple[list[Candidate], dict[str, list[Candidate]]]:
+    """Decode candidates of all namespaces, and the prefill ranks of each that has pairs."""
+    decode_pool: list[Candidate] = []
+    pairs: dict[str, list[Candidate]] = {}
     for space in question.namespaces:
         serving = [
             (name, member)
-            for name, member in sorted(known.fleet.items())
+            for name, member in sorted(known.fleet.members.items())
             if name[0] == space and member.model == question.served_model
         ]
         has_decode = any(member.role == "decode" for _, member in serving)
@@ -214,37 +241,29 @@ def _decide(known: Known, question: Question, settings: PickSettings) -> tuple[P
         decode_pool += _ranks(serving, roles)
         pairs[space] = _ranks(serving, {"prefill"}) if has_decode and has_prefill else []
     decode_pool.sort(key=lambda one: (one[0], one[2]))
-    decode = _phase(known, decode_pool, False, question, settings, question.rotation_decode)
-    prefill_pool = pairs[decode.winner[0]] if decode.winner is not None else []
-    start = question.rotation_prefill
-    if question.rotations_prefill and decode.winner is not None:
-        start = question.rotations_prefill[question.namespaces.index(decode.winner[0])]
-    prefill = _phase(known, prefill_pool, True, question, settings, start)
-    if prefill.winner is None:  # DYN: nobody serves, or the winner needs nobody
-        nobody = PickReason.NO_CANDIDATE if decode.winner is None else PickReason.NO_PREFILL_POOL
-        prefill = prefill._replace(reason=nobody)
-    return prefill, decode
+    return decode_pool, pairs
 
 
-def _ranks(serving: list[tuple[Name, Member]], roles: set[str]) -> list[tuple[Name, Member, int]]:
+def _ranks(serving: list[tuple[Name, Member]], roles: set[str]) -> list[Candidate]:
     return [(name, member, rank) for name, member in serving if member.role in roles for rank in member.ranks]
 
 
-def _phase(
+def phase_of(
     known: Known,
-    pool: list[tuple[Name, Member, int]],
+    pool: list[Candidate],
     is_prefill: bool,
     question: Question,
     settings: PickSettings,
     rotation: int,
 ) -> Phase:
+    """One phase by loads alone."""
     suspects = {name for name, _, _ in pool if settings.ledger and known.is_suspect(name)}
     if all(name in suspects for name, _, _ in pool):
         suspects = set()
     rows = []
     somebody_is_fresh = False
     for name, member, rank in pool:
-        row, is_fresh = _row(known, name, member, rank, is_prefill, question, settings)
+        row, is_fresh = row_of(known, name, member, rank, is_prefill, question, settings)
         if name in suspects:
             row = row._replace(cost=None, verdict=Verdict.EXCLUDED, excluded=ExcludedReason.SUSPECT)
         else:
@@ -265,7 +284,7 @@ def _phase(
     return Phase(rows[place][:3], reason, rows, place + 1)
 
 
-def _row(
+def row_of(
     known: Known,
     name: Name,
     member: Member,

@@ -16,6 +16,7 @@ from app.tail import ProposeCondemned, Restart, Tail
 from ingest.log.appends import Receipt, Send, Status
 from projections.bounds import SECOND_US
 from projections.events.control import PickSettings
+from tests.simulation.world_blocks import kv_settings
 from tests.simulation.world_fleet import NAMESPACES, SimWorker, Store
 from tests.simulation.world_log import Checkpoints, SimLog
 from tests.simulation.world_owner import OwnerProcess
@@ -49,6 +50,8 @@ class World:
     def __init__(self, seed: int, chances: Chances | None = None) -> None:
         self.seed = seed
         self.rng = Random(seed)
+        self.kv_rng = Random(f"blocks of {seed}")
+        self.has_blocks = chances is None and seed % 2 == 0
         self.chances = chances if chances is not None else self._draw_chances()
         self.now = 0
         self.log = SimLog()
@@ -98,7 +101,8 @@ class World:
         spaces = NAMESPACES if rng.random() < 0.7 else NAMESPACES[:1]
         model_map = (("nick", "tiny"),) if rng.random() < 0.7 else ()
         staleness = rng.choice((500_000, 1_000_000, 3_000_000, 8_000_000))
-        return PickSettings("load_based", "etcd", spaces, model_map, staleness, rng.random() < 0.95)
+        kv = kv_settings(self.kv_rng) if self.has_blocks and self.kv_rng.random() < 0.85 else None
+        return PickSettings("load_based", "etcd", spaces, model_map, staleness, rng.random() < 0.95, kv)
 
     def later(self, delay_us: int, do: Callable[[], object], process: Process | None = None) -> None:
         """Plan an event."""

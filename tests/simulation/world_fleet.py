@@ -218,6 +218,7 @@ class SimWorker:
         self.sequence = 0
         self.is_alive = True
         self.is_silent_until = 0
+        self.engines: list[Any] = []  # see `world_blocks`
         if rng is None:
             runtime = {"total_kv_blocks": 256, "max_num_batched_tokens": 8192}
             self.card: dict[str, Any] = {
@@ -284,17 +285,21 @@ class SimWorker:
         return [
             (
                 prefix_of(Keyspace.INSTANCES, self.namespace) + place,
-                _text({"type": "Endpoint", **names, "transport": {"tcp": "h:1/x"}}),
+                text({"type": "Endpoint", **names, "transport": {"tcp": "h:1/x"}}),
             ),
             (
                 prefix_of(Keyspace.CARDS, self.namespace) + place,
-                _text({"type": "Model", **names, "card_json": self.card}),
+                text({"type": "Model", **names, "card_json": self.card}),
             ),
             (
                 prefix_of(Keyspace.CHANNELS, self.namespace) + f"topic/kv_metrics/{self.publisher:x}",
-                _text(channel),
+                text(channel),
             ),
         ]
+
+    def block_records(self) -> list[tuple[str, bytes]]:
+        """Keys and values of its engines' publishers."""
+        return [record for engine in self.engines for record in engine.records()]
 
     def copy_of_instance(self) -> tuple[str, bytes]:
         """A second key that claims the same id (DUP-01)."""
@@ -302,5 +307,6 @@ class SimWorker:
         return key + "0", value
 
 
-def _text(document: dict[str, Any]) -> bytes:
+def text(document: dict[str, Any]) -> bytes:
+    """A record's value."""
     return json.dumps(document).encode()

@@ -28,7 +28,13 @@ from ingest.log.ownership import Ownership
 from ingest.subscriptions.continuity import Continuity
 from ingest.wire.publisher_frames import Sample
 from projections.bounds import SECOND_US
-from projections.events.control import ConfigAdopted, ConfigProposed, PickSettings, RecordCondemned
+from projections.events.control import (
+    ConfigAdopted,
+    ConfigProposed,
+    FoldModeAdopted,
+    PickSettings,
+    RecordCondemned,
+)
 from projections.events.discovery import KeysDropped, PassSettled
 from projections.events.signals import (
     Family,
@@ -39,8 +45,10 @@ from projections.events.signals import (
     Transport,
 )
 from projections.fold import Fold
+from projections.fold_modes import wanted_modes
 from projections.notices import FrameResult
 from projections.registry.fleet import Fleet
+from tests.simulation.world_blocks import SimBlockSubscriptions
 from tests.simulation.world_fleet import NAMESPACES, StoreSession
 from tests.simulation.world_process import Replica
 
@@ -61,9 +69,11 @@ class OwnerProcess(Replica):
     def begin(self) -> None:
         """Claim the log; the rest begins once the claim was folded."""
         self._speaks = False
+        self._modes: tuple[int, ...] | None = None
         self.fenced = False
         self.discovery: SimDiscovery | None = None
         self.subscriptions: SimSubscriptions | None = None
+        self.blocks: SimBlockSubscriptions | None = None
         self.reading.on_seen = self._seen
         self.reading.on_condemn = lambda offset, detail: self.say(RecordCondemned(offset, detail[:200]))
         self.ownership = Ownership(
@@ -97,6 +107,8 @@ class OwnerProcess(Replica):
         now = self.clock()
         if now - self._last_loop > STILL_US and self.subscriptions is not None:
             self.subscriptions.cut("stalled")
+            assert self.blocks is not None
+            self.blocks.cut("stalled")
         self._last_loop = now
 
     def on_folded(self) -> None:
@@ -111,6 +123,8 @@ class OwnerProcess(Replica):
         if self.subscriptions.followed != fold.state.registry.generation:
             self.subscriptions.followed = fold.state.registry.generation
             self.subscriptions.follow(fold.state.registry.fleet)
+            assert self.blocks is not None
+            self.blocks.follow(fold.state.registry.fleet)
 
     def _become_owner(self, fold: Fold) -> None:
         self._speaks = True
@@ -124,11 +138,20 @@ class OwnerProcess(Replica):
         )
         self.subscriptions = SimSubscriptions(self, fold)
         self.subscriptions.follow(fold.state.registry.fleet)
+        self.blocks = SimBlockSubscriptions(self, fold)
+        self.blocks.follow(fold.state.registry.fleet)
 
     def adopt(self, settings: PickSettings) -> None:
         """Adopt these settings if they differ from what holds."""
         if self._speaks:
+            self._adopt_modes(settings)
             self.owner.adopt("file", repr(settings).encode()[-32:], "{}", settings, True)
+
+    def _adopt_modes(self, settings: PickSettings) -> None:
+        modes = wanted_modes(settings)
+        if modes != self._modes:
+            self._modes = modes
+            self.say(FoldModeAdopted(modes))
 
     def tick(self) -> None:
         """Four times a second."""
@@ -243,8 +266,9 @@ class SimSubscriptions:
         self._connections: dict[tuple[str, int], int] = {}
         self._held = {}
         for key, held in fold.state.status.subscriptions.items():
-            self._held[key[1:]] = held.component
-            self._connections[key[1:]] = held.connection
+            if key[0] == Family.LOAD:
+                self._held[key[1:]] = held.component
+                self._connections[key[1:]] = held.connection
         self.lines: dict[tuple[str, int], SimLine] = {}
 
     def follow(self, fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ answer as decision 31 allows, clients leave when they like, events come late and
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from projections.events.held import SettingsHeld
@@ -31,8 +32,10 @@ from router.pinning import (
     WaitForLog,
     WaitOver,
 )
+from router.question import NO_PROMPT
 from router.rotations import Rotations
 from router.service import RouterService
+from tests.simulation.world_blocks import Prompt, a_prompt, facts_of
 
 if TYPE_CHECKING:
     from tests.simulation.world_process import Replica
@@ -45,6 +48,7 @@ class Wish(NamedTuple):
 
     body_us: from acceptance to the pick. first_us, last_us: of the answer, after the dispatch.
     leaves_us: when the client goes, None where it stays. times: how often each event comes.
+    prompt: its blocks, where picks are prefix-aware.
     """
 
     model: str = "tiny"
@@ -56,6 +60,7 @@ class Wish(NamedTuple):
     leaves_us: int | None = None
     times: int = 1
     absent_rate: float = 0.0
+    prompt: Prompt | None = None
 
 
 def drawn(rng: Random) -> Wish:
@@ -91,6 +96,8 @@ class SimRouter(RouterService):
         self._rotations = Rotations()
         self._seen_models = {}
         self._seen_generation = -1
+        self.prompts = None
+        self.frontage = SimpleNamespace(settings=SimpleNamespace(prompt=None))  # type: ignore[assignment]
         self.own: list[tuple[int, Any]] = []
         self.requests: list[Request] = []
 
@@ -99,7 +106,11 @@ class SimRouter(RouterService):
         held = self.log.settings()
         if not held.pick.namespaces:
             return None
-        request = Request(self, held, wish if wish is not None else drawn(self.process.sim.rng))
+        if wish is None:
+            wish = drawn(self.process.sim.rng)
+            if held.pick.kv is not None:
+                wish = wish._replace(prompt=a_prompt(self.process.sim.kv_rng))
+        request = Request(self, held, wish)
         self.requests.append(request)
         self.process.later(request.wish.body_us, request.pick)
         return request
@@ -142,6 +153,7 @@ class Request:
             eligible=eligible,
             absent=absent,
             estimated_tokens=wish.tokens,
+            prompt=facts_of(wish.prompt, self.process.sim.kv_rng) if held.pick.kv is not None else NO_PROMPT,
         )
         self.process.sim.picked(self)
         away = self.router.log.is_away()
@@ -197,6 +209,10 @@ class Request:
             self._tell(Unlogged())
         self._tell(AnswerReady())
 
+    def _served(self) -> None:
+        assert self.made is not None and self.wish.prompt is not None
+        self.process.sim.engines_store(self.made, self.wish.prompt)
+
     def _leave(self) -> None:
         self.has_left = True
         self._tell(ClientGone())
@@ -215,6 +231,8 @@ class Request:
         }[answer]
         ends_at = {"refused": first, "fault": first, "expired": 12_000_000}.get(answer, last)
         later(first, self._ready)
+        if wish.prompt is not None and first <= last:
+            later(first, self._served)
         for _ in range(wish.times):
             later(ends_at, lambda: self._tell(ended))
             if wish.leaves_us is not None:

@@ -7,6 +7,7 @@ from functools import partial
 
 from ingest.wire.publisher_frames import Sample
 from projections.events.picks import PickMade
+from tests.simulation.world_blocks import Prompt, SimEngine, a_prompt, engines_of
 from tests.simulation.world_commits import Commits
 from tests.simulation.world_fleet import NAMESPACES, SimWorker
 from tests.simulation.world_owner import OwnerProcess, SimLine
@@ -61,18 +62,21 @@ class Workers(Commits):
         self.workers[number] = SimWorker(number, space, role, rng)
         if rng.random() < self.chances.mute:
             self.workers[number].is_silent_until = 1 << 60  # a mute one: it fills up to its peers' load
+        if self.has_blocks:
+            self.workers[number].engines = engines_of(self.workers[number], self.kv_rng)
+            self.later(self.kv_rng.randint(0, 400_000), lambda: self._publish_blocks(number))
         self._announce(self.workers[number])
         self.later(rng.randint(0, 400_000), lambda: self._publish(number))
 
     def _announce(self, worker: SimWorker) -> None:
-        for place, (key, value) in enumerate(worker.records()):
+        for place, (key, value) in enumerate(worker.records() + worker.block_records()):
             self.later(place * self.rng.choice((0, 20_000)), partial(self.store.put, key, value))
 
     def leave_worker(self, worker: SimWorker) -> None:
         """A worker goes; its keys follow, at once or when its lease ends."""
         worker.is_alive = False
         lease = self.rng.choice((0, 10_000, 3_000_000))
-        for key, _ in worker.records():
+        for key, _ in worker.records() + worker.block_records():
             self.later(lease, partial(self.store.delete, key))
         owner = self.owner
         if owner is not None and owner.subscriptions is not None:
@@ -114,3 +118,55 @@ class Workers(Commits):
             heard = None if rng.random() < 0.02 else sample
             for _ in range(2 if rng.random() < 0.02 else 1):
                 process.later(200, partial(line.frame, line.connection, heard, sequence))
+
+    def has_engine(self, publisher: tuple[str, int]) -> bool:
+        """Whether somebody publishes block events under this name."""
+        return any(
+            engine.key == publisher for one in self.workers.values() if one.is_alive for engine in one.engines
+        )
+
+    def engines_store(self, made: PickMade, prompt: Prompt) -> None:
+        """The rank that prefills a request has its blocks now."""
+        chosen = made.outcome.prefill.chosen or made.outcome.decode.chosen
+        worker = self.workers.get(chosen.instance_id) if chosen is not None else None
+        if worker is None or chosen is None or not worker.is_alive:
+            return
+        for engine in worker.engines:
+            if engine.rank == chosen.dp_rank:
+                self._send_blocks(engine, engine.stores(prompt))
+
+    def _publish_blocks(self, number: int) -> None:
+        worker, rng = self.workers[number], self.kv_rng
+        for engine in worker.engines if worker.is_alive else ():
+            draw = rng.random()
+            if draw < 0.02:
+                self._restart_engine(engine)
+            elif draw < 0.3:
+                self._send_blocks(engine, engine.forgets())
+            elif draw < 0.9:
+                self._send_blocks(
+                    engine, [e for _ in range(rng.randint(1, 3)) for e in engine.stores(a_prompt(rng))]
+                )
+        self.later(rng.choice((200_000, 700_000, 2_000_000)), lambda: self._publish_blocks(number))
+
+    def _restart_engine(self, engine: SimEngine) -> None:
+        for key, _ in engine.records():
+            self.later(self.kv_rng.choice((0, 3_000_000)), partial(self.store.delete, key))
+        engine.restart()
+        self.count("engine restarted")
+        for key, value in engine.records():
+            self.later(self.kv_rng.choice((0, 20_000)), partial(self.store.put, key, value))
+
+    def _send_blocks(self, engine: SimEngine, events: list[tuple[bytes, bytes]]) -> None:
+        """One frame; a few are lost, a few come twice."""
+        if not events:
+            return
+        rng = self.kv_rng
+        sequence, engine.sequence = engine.sequence, engine.sequence + 1
+        for process in self.processes:
+            if not isinstance(process, OwnerProcess) or process.blocks is None or not process.is_alive:
+                continue
+            line = process.blocks.lines.get(engine.key)
+            if line is not None and rng.random() > 0.03:
+                for _ in range(2 if rng.random() < 0.03 else 1):
+                    process.later(200, partial(line.frame, line.connection, sequence, events))

@@ -149,6 +149,16 @@ def test_who_sits_out_is_not_the_least_loaded() -> None:
     assert rows[1].credit == pytest.approx(8 / 3)
 
 
+@pytest.mark.req("DYN-05", "KVP-14")
+def test_who_sits_out_with_less_than_the_least_keeps_its_credit() -> None:
+    fleet = a_fleet(a_worker(1, A), a_worker(2, A, block_size=None))
+    load = sampled(fleet, (1, 0, 200), (2, 0, 40))  # less by a prompt of 160: 1 + 1 * -1 is nought
+    held = {(1, 0): (8, 0, 0, 0), (2, 0): (8, 0, 0, 0)}
+    rows = rows_of(a_prefix_view(fleet, held, load), credit_decay=1.0)
+    assert (rows[2].cost, rows[2].credit) == (None, 8.0)
+    assert rows[1].credit == 8.0
+
+
 @pytest.mark.req("KVP-07")
 def test_fresh_and_quiet_ranks_compete_and_others_sit_out() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3, 4)))
