@@ -72,12 +72,13 @@ class WorkerGroup:
 
 @dataclass(frozen=True, slots=True)
 class FrontendSpec:
-    """One `dynamo.frontend --router-mode direct` of a namespace. Port 0: a free one."""
+    """One `dynamo.frontend` of a namespace. Port 0: a free one. router_mode: `direct` executes pins."""
 
     name: str
     namespace: str = "dynamo"
     port: int = 0
     extra: tuple[str, ...] = ()
+    router_mode: str = "direct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ def frontend_argv(python: Path, plan: FleetPlan, frontend: FrontendSpec, port: i
         str(python), "-m", "dynamo.frontend",
         "--http-host", "127.0.0.1",
         "--http-port", str(port),
-        "--router-mode", "direct",
+        "--router-mode", frontend.router_mode,
         "--namespace", frontend.namespace,
         *_planes(plan), *frontend.extra,
     ]  # fmt: skip
