@@ -53,8 +53,8 @@ ALTERNATIVES_MAX = 64
 SWEEP_KEYS_MAX = 2
 WORKERS_SHOWN = 20
 REDECODE_LIMIT = (
-    "Only frames that became samples are kept: what was refused then, or was overtaken by a newer sample"
-    " before it was logged, cannot be decoded anew."
+    "Only frames that became samples or block events are kept, and none of engines without a relay: what was"
+    " refused then, or was overtaken by a newer sample before it was logged, cannot be decoded anew."
 )
 
 ConfigOption = Annotated[

@@ -7,17 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest_side import RAW_PENDING_MAX, IngestSide
+from app.ingest_side import RAW_PENDING_BYTES_MAX, RAW_PENDING_MAX, IngestSide
 from app.observe import Observer
 from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
+from ingest.log.appends import Importance
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.wire.engine_events import EngineSource
 from projections.events.codec import decode_record
+from projections.events.control import FoldModeAdopted
 from projections.events.discovery import KeyPut, PassBegan
 from projections.events.ports import MemoryLog
-from projections.events.signals import SampleReceived, SubscriptionChanged
+from projections.events.signals import (
+    Family,
+    FrameRefused,
+    KvBatchReceived,
+    SampleReceived,
+    SubscriptionChanged,
+    SubscriptionState,
+)
 from projections.fold import Fold
+from projections.fold_modes import KV_INDEX
+from projections.identity import PublisherKey
 from replay.engine import records_of
 from tests.app.main_site import Site, until
 
@@ -53,6 +65,10 @@ class Owner:
     async def close(self) -> None:
         await self.side.stop()
         await self.writer.close()
+
+
+def keys_of(owner: Owner, family: Family) -> list[PublisherKey]:
+    return [row.key for row in owner.side.subscription_rows() if row.family is family]
 
 
 @pytest.mark.req("LOAD-04")
@@ -114,6 +130,98 @@ async def test_raw_frames_whose_sample_never_comes_are_bounded(tmp_path: Path) -
     for number in range(RAW_PENDING_MAX + 50):
         owner.side._keep_raw((b"topic", number.to_bytes(8, "big")))
     assert len(owner.side._raw_pending) == RAW_PENDING_MAX
+    for number in range(100):
+        owner.side._keep_raw((b"topic", number.to_bytes(8, "big"), bytes(1_000_000)))
+    held = sum(map(len, owner.side._raw_pending.values()))
+    assert held == owner.side._raw_pending_bytes <= RAW_PENDING_BYTES_MAX
+    await owner.close()
+
+
+@pytest.mark.req("KVX-02")
+async def test_frames_of_block_events_are_kept_under_the_offset_of_their_batch(tmp_path: Path) -> None:
+    raw = RawFrames(tmp_path / "data", LOG_ID, RawSettings())
+    owner = await Owner.of(tmp_path, raw)
+    digest = owner.side._keep_raw((b"kv-events", b"frame"))
+    owner.side._keep_raw((b"kv-events", b"frame"))  # the same ones twice
+    batch = KvBatchReceived("dynamo", 1, 1, 1, 1, b"", b"", 0, digest)
+    owner.side._append(batch)
+    owner.side._append(batch._replace(sequence=2, raw_digest=None))
+    await owner.writer.flush()
+    offset = next(o for o, data in records_of(owner.log, 0) if decode_record(o, data).fact == batch)
+    await asyncio.sleep(0)
+    await owner.close()
+    raw.close()
+    assert owner.side._raw_pending_bytes == 0
+    assert isinstance(KeptFrames(tmp_path / "data", LOG_ID).get(offset, digest or 0), bytes)
+
+
+@pytest.mark.req("KVX-20")
+async def test_block_events_are_subscribed_while_the_fold_indexes_them(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    owner = await Owner.of(site.store)
+    owner.side.start(owner.fold)
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    await owner.writer.flush()
+    owner.read()
+    load = keys_of(owner, Family.LOAD)
+    assert (len(load), keys_of(owner, Family.KV)) == (4, [])
+    owner.writer.append(FoldModeAdopted((KV_INDEX,)))
+    await owner.writer.flush()
+    owner.read()
+    assert keys_of(owner, Family.LOAD) == load
+    assert len(keys_of(owner, Family.KV)) == 2
+    owner.writer.append(FoldModeAdopted(()))
+    await owner.writer.flush()
+    owner.read()
+    assert (keys_of(owner, Family.LOAD), keys_of(owner, Family.KV)) == (load, [])
+    await owner.writer.flush()
+    changes = [fact for fact in owner.facts(SubscriptionChanged) if isinstance(fact, SubscriptionChanged)]
+    ended = [fact for fact in changes if fact.state == SubscriptionState.ENDED]
+    assert [fact.family for fact in ended] == [Family.KV] * 2
+    started = [
+        fact.publisher_id for fact in changes if (fact.family, fact.reason) == (Family.LOAD, "started")
+    ]
+    assert len(started) == 4, "those to load go on"
+    await owner.close()
+
+
+@pytest.mark.req("REL-03")
+async def test_other_engines_restart_no_subscription_to_load(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    owner = await Owner.of(site.store)
+    owner.side.start(owner.fold)
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    owner.writer.append(FoldModeAdopted((KV_INDEX,)))
+    await owner.writer.flush()
+    owner.read()
+    load, events = keys_of(owner, Family.LOAD), keys_of(owner, Family.KV)
+    source = EngineSource("tcp://127.0.0.1:1", "dynamo", 42, 16)
+    owner.side.reconfigure(owner.settings, SubscriptionSettings(engine_sources=(source,)))
+    assert keys_of(owner, Family.LOAD) == load
+    assert len(keys_of(owner, Family.KV)) == len(events) + 1
+    await owner.writer.flush()
+    changes = [fact for fact in owner.facts(SubscriptionChanged) if isinstance(fact, SubscriptionChanged)]
+    assert "settings_changed" not in {fact.reason for fact in changes}
+    await owner.close()
+
+
+async def test_block_events_give_way_to_control_records_and_not_to_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await Owner.of(tmp_path)
+    given: list[Importance] = []
+    monkeypatch.setattr(
+        owner.writer, "append", lambda fact, importance, on_done=None: given.append(importance)
+    )
+    for fact in (
+        SampleReceived("dynamo", 1, 1, 1, 1, 7, 0, 5, None, None, 0),
+        FrameRefused(2, "dynamo", 1, 1, 3, 1),
+        KvBatchReceived("dynamo", 1, 1, 1, 1, b"", b"", 0),
+        SubscriptionChanged(2, "dynamo", 1, "backend", 3, 1, 1, "connected"),
+    ):
+        owner.side._append(fact)
+    assert given == [Importance.SAMPLE, Importance.SAMPLE, Importance.KV, Importance.CONTROL]
+    monkeypatch.undo()
     await owner.close()
 
 

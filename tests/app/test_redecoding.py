@@ -15,14 +15,16 @@ from app.redecoding import CheckpointsBefore, RedecodedLog, decoded_anew
 from app.replay_cli import replay_app
 from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings, raw_digest, raw_folder
 from ingest.wire.publisher_frames import Sample, encode_sample_message
+from ingest.wire.router_events import KvFrame, decode_kv_message
 from ingest.wire.zmtp_frames import encode_message
 from projections.bounds import SECOND_US
 from projections.events.codec import decode_record
 from projections.events.ports import CheckpointInfo
-from projections.events.signals import FrameRefused, SampleReceived
+from projections.events.signals import Family, FrameRefused, KvBatchReceived, SampleReceived
 from projections.notices import FrameResult
 from replay.log_walk import records_of
 from tests.app.log_on_disk import written
+from tests.ingest.wire.kv_messages import AT_MS, event, message, removed, stored, told
 from tests.replay.recorded_log import RecordedLog
 
 PUBLISHER = 9
@@ -87,7 +89,7 @@ def test_picks_move_where_the_decoder_of_then_was_wrong(tmp_path: Path) -> None:
     assert document["redecoded"] == {"same": 20, "changed": 10, "refused": 0, "not_kept": 0, "damaged": 0}
     assert (document["picks"], document["moved"]) == (10, 10)
     assert {row["worker"]: row["after"] for row in document["by_worker"] if row["after"]} == {"1": 10}
-    assert "Only frames that became samples are kept" in document["limits"][-1]
+    assert "Only frames that became samples or block events are kept" in document["limits"][-1]
     shown = whatif("--redecode", "--log", site.data)
     assert "30 frames decoded anew: 10 say something else, 0 are refused now; 0 samples" in " ".join(
         shown.stdout.split()
@@ -137,6 +139,40 @@ def test_a_damaged_frame_is_told_apart_from_one_that_is_gone(tmp_path: Path) -> 
     anew = RedecodedLog(site.world.log, KeptFrames(site.data, site.log_id))
     list(records_of(anew, 0))
     assert anew.counts.document() == {"same": 18, "changed": 10, "refused": 0, "not_kept": 0, "damaged": 2}
+
+
+@pytest.mark.req("EVS-08")
+def test_block_events_are_decoded_anew_where_their_frame_is_kept() -> None:
+    frames = message([event(1, stored((5, 6), parent=7)), 5], 3, PUBLISHER)
+    read = decode_kv_message(frames, PUBLISHER)
+    assert isinstance(read, KvFrame)
+    wrong = KvBatchReceived("dynamo", PUBLISHER, 1, 2, 3, b"", b"", 0, 99)
+    found = decoded_anew(wrong, encode_message(frames))
+    assert found == wrong._replace(heads=read.heads, hashes=read.hashes, published_at_ms=AT_MS)
+    refused = decoded_anew(wrong, encode_message(message(b"\xc1", 3, PUBLISHER)))
+    assert refused == FrameRefused(int(Family.KV), "dynamo", PUBLISHER, 1, int(FrameResult.MALFORMED), 1)
+    assert decoded_anew(wrong, b"\x00") == refused
+
+
+def test_batches_in_a_log_are_found_and_those_without_frames_stay(tmp_path: Path) -> None:
+    world = RecordedLog()
+    frame = encode_message(message([event(1, removed(7))], 3, PUBLISHER))
+    said = KvBatchReceived("dynamo", PUBLISHER, 1, 3, 3, b"", b"", AT_MS, raw_digest(frame))
+    offset = world.say(said)
+    withheld = world.say(said._replace(sequence=4, covers_from=4, raw_digest=None))
+    written(world, tmp_path)
+    with open_log(tmp_path) as opened:
+        log_id = opened.reader.log_id
+    raw = RawFrames(tmp_path, log_id, RawSettings())
+    raw.put(offset, frame, 0)
+    raw.close()
+    anew = RedecodedLog(world.log, KeptFrames(tmp_path, log_id))
+    facts = {at: decode_record(at, data).fact for at, data in records_of(anew, 0)}
+    found = facts[offset]
+    assert isinstance(found, KvBatchReceived)
+    assert told(found.heads, found.hashes)[0].engines == (7,)
+    assert facts[withheld] == said._replace(sequence=4, covers_from=4, raw_digest=None)
+    assert anew.counts.document() == {"same": 0, "changed": 1, "refused": 0, "not_kept": 1, "damaged": 0}
 
 
 @pytest.mark.parametrize("frame", [b"", b"\x01", b"\x00\x05abc", b"\x01\x01a\x01\x01b\x01\x01c", bytes(400)])

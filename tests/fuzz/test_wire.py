@@ -14,10 +14,11 @@ from tests.fuzz.wire_targets import targets
 
 COMMAND = "python -m bench.fuzz_wire"
 CASES = {"zmtp": 500, "zmtp_handshake": 500, "sample": 3000, "key": 2000, "file_name": 2000}
+CASES |= {"kv_message": 1500, "kv_events": 1500, "engine": 2000}
 TARGETS = {target.name: target for target in targets()}
 
 
-@pytest.mark.req("ETCD-16", "ZMTP-04", "LOAD-13")
+@pytest.mark.req("ETCD-16", "ZMTP-04", "LOAD-13", "KVX-19")
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_mutated_bytes_break_no_promise_of_a_decoder(name: str, seed: int) -> None:

@@ -7,6 +7,7 @@
 * `sample`: any body gives a Sample or a refusal; where a second, independent msgpack reader
   understands an accepted body, it reads the same numbers.
 * `key`, `file_name`: any text gives parts or a refusal; accepted parts survive a round trip.
+* `kv_message`, `kv_events`, `engine`: see `kv_targets`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ingest.wire.zmtp import ZmtpMachine, ZmtpRefused
 from ingest.wire.zmtp_frames import Message, encode_message
 from ingest.wire.zmtp_limits import KV_METRICS_LIMITS
 from projections.events.discovery import Keyspace
+from tests.fuzz.kv_targets import kv_targets
 from tests.fuzz.mutate import Target
 from tests.ingest.wire import fake_publisher as fake
 from tests.ingest.wire.recorded import recorded_lines, recorded_messages, sample_recordings
@@ -157,4 +159,5 @@ def targets() -> list[Target]:
         Target("sample", _samples(), check_sample),
         Target("key", keys, check_key),
         Target("file_name", names, check_file_name),
+        *kv_targets(),
     ]
