@@ -28,6 +28,7 @@ from projections.bounds import KV_EVENTS_PER_FRAME_MAX, KV_FRAME_BYTES_MAX, KV_H
 from projections.events.codec import encode_record
 from projections.events.signals import KvBatchReceived, KvOperation, StorageTier
 from projections.kv.block_hash import block_hashes, seed_of
+from projections.kv.index import Index
 from projections.notices import FrameResult
 from tests.ingest.wire.engine_batches import (
     BLOCK,
@@ -189,7 +190,7 @@ def test_a_store_with_more_tokens_than_its_hashes_stand_for_is_another_groups(re
     assert len(reader.read(["BlockRemoved", [1], "GPU", 0])) == 1
 
 
-@pytest.mark.field("B-045")
+@pytest.mark.field("B-045", "B-059")
 def test_a_store_of_another_block_size_is_another_groups(reader: Reader) -> None:
     assert reader.read(stored_items([1, 2], tokens(1), size=8)) == []
     assert reader.read(stored_items([1], [1] * 64, size=64)) == []
@@ -421,3 +422,28 @@ def test_names_are_the_hash_of_the_tokens_as_u32(ids: list[int]) -> None:
     (one,) = Reader().read(stored_items([*range(len(ids) // BLOCK)], ids))
     blocks = [struct.pack(f"<{BLOCK}I", *ids[at : at + BLOCK]) for at in range(0, len(ids), BLOCK)]
     assert one.tokens == tuple(xxhash.xxh3_64_intdigest(block, seed=1337) for block in blocks)
+
+
+@pytest.mark.field("B-051", "B-052")
+def test_blocks_behind_a_salt_that_is_said_once_are_nobody_elses_credit(reader: Reader) -> None:
+    ids = tokens(3)
+    salted = stored_items([1], ids[:16], None, None, None, None, [["tenant-1"], None])
+    first, second, third = reader.read(
+        salted, stored_items([2], ids[16:32], 1), stored_items([9], ids[:16], None, None, None, "tenant-1")
+    )
+    index = Index()
+    index.open_slot(0, 1)
+    for one in (first, second, third):
+        parent = None if one.parent is None else struct.pack(">Q", one.parent)
+        columns = (struct.pack(f">{len(one.tokens)}Q", *one.tokens), struct.pack(">Q", *one.engines))
+        index.stored(0, parent, *columns)
+
+    def depth(lora: str | None, salt: str | None) -> int:
+        found = index.find(struct.pack(">3Q", *names(ids, lora, salt)), 1)
+        return found[0][0] if found else 0
+
+    assert depth(None, "tenant-1") == 1, "what names no salt costs credit"
+    assert depth("tenant-1", None) == 1, "an adapter of the same name is another seed"
+    assert depth(None, None) == depth(None, "tenant-2") == depth("tenant-1", "tenant-1") == 0
+    index.removed(0, struct.pack(">Q", 9))
+    assert (depth("tenant-1", None), depth(None, "tenant-1")) == (0, 1)

@@ -78,6 +78,7 @@ def test_blocks_are_named_as_dynamo_names_them(
 
 
 @pytest.mark.req("RND-12")
+@pytest.mark.field("B-052")
 def test_prompts_of_different_salts_share_no_block() -> None:
     tokens = packed(range(4096))
     seeds = [SEED, seed_of(None, "a"), seed_of(None, "b"), seed_of("a", None), seed_of("a", "b")]

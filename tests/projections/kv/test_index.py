@@ -52,6 +52,7 @@ def test_a_hole_ends_the_match() -> None:
     assert (index.blocks(0), index.nodes) == (2, 3)
 
 
+@pytest.mark.field("B-042")
 def test_a_filled_hole_lets_the_match_go_on() -> None:
     """Dynamo's tree drops what is behind the hole and answers 2 for ever."""
     index = index_of()
@@ -74,6 +75,7 @@ def test_a_node_with_two_names_is_held_until_both_are_gone() -> None:
     assert depths(index, 1, 2, 3) == {0: 1}
 
 
+@pytest.mark.field("B-053")
 @pytest.mark.parametrize("first", [0, 1])
 def test_engines_may_name_the_same_blocks_differently(first: int) -> None:
     """Dynamo's tree keeps the first rank's names and loses the second rank's next event."""
@@ -89,6 +91,7 @@ def test_engines_may_name_the_same_blocks_differently(first: int) -> None:
 
 
 @pytest.mark.req("KVX-08")
+@pytest.mark.field("B-041")
 def test_removal_is_idempotent_per_slot_and_name() -> None:
     index = index_of()
     for slot in (0, 1):
@@ -100,6 +103,7 @@ def test_removal_is_idempotent_per_slot_and_name() -> None:
 
 
 @pytest.mark.req("KVX-08")
+@pytest.mark.field("B-041")
 def test_storing_twice_needs_one_removal() -> None:
     index = index_of()
     for _ in range(2):
@@ -109,6 +113,7 @@ def test_storing_twice_needs_one_removal() -> None:
 
 
 @pytest.mark.req("KVX-10")
+@pytest.mark.field("B-039")
 def test_a_chain_under_a_parent_that_the_slot_does_not_hold_is_not_indexed() -> None:
     index = index_of()
     store(index, 0, [1], [11])
@@ -168,6 +173,7 @@ def test_zero_and_all_ones_are_hashes_like_others(odd: int) -> None:
 
 
 @pytest.mark.req("KVX-06")
+@pytest.mark.field("B-036")
 def test_a_name_repeated_inside_an_event_moves_to_its_last_block() -> None:
     index = index_of()
     assert store(index, 0, [1, 2, 3, 4], [11, 12, 11, 14]) == APPLIED
@@ -274,6 +280,7 @@ def _reachable(index: Index) -> list[Run]:
 
 
 @pytest.mark.req("KVX-12")
+@pytest.mark.field("B-055")
 def test_blocks_beyond_the_ceiling_of_nodes_are_refused() -> None:
     index = index_of(nodes=5)
     assert store(index, 0, [1, 2, 3], [11, 12, 13]) == APPLIED
@@ -285,6 +292,7 @@ def test_blocks_beyond_the_ceiling_of_nodes_are_refused() -> None:
 
 
 @pytest.mark.req("KVX-12")
+@pytest.mark.field("B-055")
 def test_blocks_beyond_the_ceiling_of_a_slot_are_refused() -> None:
     index = index_of(blocks=3)
     assert store(index, 0, [1, 2, 3, 4, 5], [11, 12, 13, 14, 15]) == Stored(StoreResult.OVER_CAPACITY, 2)
@@ -398,3 +406,47 @@ def test_an_event_of_8192_blocks_of_one_name_is_over_soon() -> None:
         sys.setprofile(None)
     assert calls < 250 * 8_192
     index.check()
+
+
+@pytest.mark.req("KVX-10")
+@pytest.mark.field("B-035")
+def test_a_parent_that_comes_again_below_itself_builds_no_loop() -> None:
+    index = index_of()
+    store(index, 0, [1], [11])
+    store(index, 0, [2, 1, 2, 1], [12, 11, 13, 14], under=11)
+    assert depths(index, 1, 2, 1, 2, 1, 2, 1) == {}, "its name has moved to the deeper block"
+    store(index, 0, [1], [19])
+    assert depths(index, 1, 2, 1, 2, 1, 2, 1) == {0: 5}
+    assert remove(index, 0, 11, 12, 13, 14, 19) == 0
+    assert index.nodes == 0
+    index.check()
+
+
+@pytest.mark.req("KVX-10")
+@pytest.mark.field("B-049")
+def test_a_wrong_parent_gives_no_credit_that_is_not_due() -> None:
+    index = index_of()
+    store(index, 0, [1], [11])
+    assert store(index, 0, [2, 3], [12, 13], under=12) == Stored(StoreResult.ORPHAN, 2)
+    assert depths(index, 1, 2, 3) == {0: 1}
+    store(index, 0, [2], [12], under=11)
+    assert store(index, 0, [2, 3], [12, 13], under=12) == Stored(StoreResult.SELF_PARENT, 1)
+    assert depths(index, 1, 2, 3) == {0: 3}
+    store(index, 0, [7], [17])
+    assert store(index, 0, [8, 9], [18, 19], under=12) == APPLIED
+    assert (depths(index, 7, 8, 9), depths(index, 8, 9)) == ({0: 1}, {})
+
+
+@pytest.mark.req("KVX-12")
+@pytest.mark.field("B-057")
+def test_children_whose_removal_never_comes_do_not_match_and_are_bounded() -> None:
+    index = index_of(blocks=20, nodes=30)
+    refused = 0
+    for turn in range(40):
+        chain = [10 * turn, 10 * turn + 1, 10 * turn + 2]
+        refused += store(index, 0, chain, chain).blocks_refused
+        remove(index, 0, chain[0])
+        assert depths(index, *chain) == {}
+    assert refused and index.blocks(0) <= 20 and index.nodes <= 30
+    index.clear(0)
+    assert store(index, 0, [1, 2, 3], [1, 2, 3]) == APPLIED and index.nodes <= 5

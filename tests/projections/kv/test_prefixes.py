@@ -40,6 +40,7 @@ def test_only_ranks_of_the_model_and_the_eligible_namespaces_are_compared() -> N
     assert script.view().prefixes(other._replace(namespaces=("elsewhere",)), KV) == {}
 
 
+@pytest.mark.field("B-022")
 def test_a_rank_is_compared_with_the_hashes_of_its_own_block_size() -> None:
     script = KvScript()
     script.worker(1)
@@ -179,3 +180,18 @@ def test_predictions_outlive_a_publisher_that_is_down() -> None:
     script.tick(59 * S)
     script.say(pick_of(script.question("b"), 1))
     assert script.prefixes("b", kv=PREDICTED, after=3 * S) == {(1, 0): (0, 0, 0, 1)}, "as of one unheard"
+
+
+@pytest.mark.req("KVX-18")
+@pytest.mark.field("B-022")
+def test_a_worker_that_comes_back_with_another_block_size_is_compared_by_that_alone() -> None:
+    script = KvScript()
+    script.worker(1)
+    script.batch(stored(1, "a", "b"))
+    script.delete(Keyspace.INSTANCES, instance_key(1))
+    script.worker(1, kv_cache_block_size=64)
+    assert script.device("a", "b") == {} and script.blocks() == 0
+    script.batch(stored(1, "long"), publisher_id=71)
+    large = script.question("long", size=64)
+    assert [prefix.device for prefix in script.view().prefixes(large, KV).values()] == [1]
+    assert script.device("long") == {}, "hashes of 16 tokens are not asked of it"

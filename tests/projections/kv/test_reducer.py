@@ -52,6 +52,7 @@ def test_a_rank_holds_what_its_events_say() -> None:
 
 
 @pytest.mark.req("KVX-09")
+@pytest.mark.field("B-042")
 def test_a_hole_ends_the_match_and_a_refill_restores_it() -> None:
     script = one_worker()
     names = chain("a", "b", "c")[1]
@@ -73,6 +74,7 @@ def test_a_chain_without_its_parent_is_no_block_of_the_rank() -> None:
 
 
 @pytest.mark.req("KVX-10")
+@pytest.mark.field("B-035")
 def test_a_block_that_is_its_own_parent_is_refused_alone() -> None:
     script = one_worker()
     tokens, names = chain("a", "b")
@@ -83,6 +85,7 @@ def test_a_block_that_is_its_own_parent_is_refused_alone() -> None:
 
 
 @pytest.mark.req("KVX-11")
+@pytest.mark.field("B-040")
 def test_removals_and_clears_touch_their_own_rank_alone() -> None:
     script = one_worker(ranks=2)
     script.batch(stored(1, "a", "b"), stored(1, "a", "b", rank=1))
@@ -303,6 +306,7 @@ def test_random_bytes_never_raise() -> None:
         columns = hashes[: draw.randrange(len(hashes) + 1)] if draw.random() < 0.5 else hashes
         script.say(KvBatchReceived(NS, 70 + number % 3, 1, number, number, bytes(some), columns, 0))
         script.prefixes("a", "b", "c")
+    assert script.fold.stopped is None and script.fold.mark.offset == len(script.records) - 1
 
 
 def test_refused_frames_are_told_by_their_results() -> None:
@@ -328,3 +332,57 @@ def test_without_the_fold_mode_nothing_is_taken() -> None:
 
 def test_a_head_has_27_bytes() -> None:
     assert KV_EVENT_HEAD.size == 27 and len(packed(1, 2)) == 16
+
+
+@pytest.mark.req("KVX-10")
+@pytest.mark.field("B-035")
+@pytest.mark.parametrize("named", [0, 1])
+def test_a_chain_whose_parent_is_one_of_its_own_blocks_stops_nothing(named: int) -> None:
+    script = one_worker()
+    tokens, names = chain("a", "b")
+    parent = names[named * 8 : named * 8 + 8]
+    script.batch(Event(KvOperation.STORED, 1, 1, 0, DEVICE, parent, tokens + names, 2))
+    assert script.results() == {"orphan": 1} and script.device("a", "b") == {}
+    script.batch(stored(2, "a", "b"))
+    assert script.results() == {"applied": 1} and script.device("a", "b") == {(1, 0): 2}
+    script.batch(Event(KvOperation.STORED, 3, 1, 0, DEVICE, parent, tokens + names, 2))
+    assert script.device("b") == {} and script.results() == ({"self_parent": 1}, {"applied": 1})[named]
+    script.batch(cleared(4), stored(5, "a", "b"))
+    assert script.device("a", "b") == {(1, 0): 2} and script.fold.stopped is None
+
+
+@pytest.mark.req("KVX-06")
+@pytest.mark.field("B-036")
+def test_a_hash_that_comes_twice_in_an_event_costs_no_other_block() -> None:
+    script = one_worker()
+    tokens, names = chain("a", "b", "c")
+    script.batch(stored(1, "x", "y"))
+    twice = names[:16] + names[8:16]
+    script.batch(Event(KvOperation.STORED, 2, 1, 0, DEVICE, None, tokens + twice, 3), stored(3, "z"))
+    assert script.clears() == [] and "gap" not in script.results()
+    assert script.device("x", "y") == {(1, 0): 2} and script.device("z") == {(1, 0): 1}
+
+
+@pytest.mark.req("KVX-14", "KVX-15")
+@pytest.mark.field("B-037")
+def test_a_gap_is_counted_once_and_ids_from_before_it_are_skipped() -> None:
+    script = one_worker()
+    script.batch(*(stored(number, f"old {number}") for number in range(1, 11)))
+    script.batch(stored(15, "a"))
+    assert script.results() == {"applied": 1, "gap": 1} and script.clears() == [("gap", 1, 0, 10)]
+    script.batch(*(stored(number, f"late {number}") for number in range(11, 15)))
+    assert script.results() == {"replay": 4} and script.device("late 11") == {}
+    script.batch(stored(16, "a", "b", below=1), stored(17, "a", "b", "c", below=2))
+    assert script.results() == {"applied": 2} and script.clears() == []
+    assert script.device("a", "b", "c") == {(1, 0): 3}
+
+
+@pytest.mark.req("KVX-10")
+@pytest.mark.field("B-038")
+def test_chains_below_blocks_from_before_our_start_wait_for_one_from_the_root() -> None:
+    script = one_worker()
+    script.batch(stored(5, "a", "b", below=1), stored(6, "a", "b", "c", below=2), stored(7, "x"))
+    assert script.results() == {"applied": 1, "orphan": 2}
+    assert script.blocks() == 1 and script.device("b") == {} and script.device("a", "b") == {}
+    script.batch(stored(8, "a", "b", "c"), stored(9, "a", "b", "c", "d", below=3))
+    assert script.results() == {"applied": 2} and script.device("a", "b", "c", "d") == {(1, 0): 4}

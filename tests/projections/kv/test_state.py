@@ -138,7 +138,7 @@ def test_a_transport_switch_keeps_blocks_and_cursors() -> None:
 
 
 @pytest.mark.req("KVX-18", "KVX-13")
-@pytest.mark.field("B-056")
+@pytest.mark.field("B-004", "B-056")
 def test_a_worker_that_leaves_is_masked_at_once_and_reclaimed_with_the_next_record() -> None:
     script = two_workers()
     script.delete(Keyspace.INSTANCES, instance_key(1))

@@ -11,7 +11,7 @@ from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.picks import KvResult, Outcome, PickReason, Question
 from projections.load.store import LoadStore
 from projections.registry.fleet import Fleet, Role
-from projections.view import View
+from projections.view import RankPrefix, View
 from router.picker.kv_aware import WEIGHT_MAX
 from router.picker.pick import pick
 from router.picker.rows import unpack_rows
@@ -72,6 +72,7 @@ def pairs(*namespaces: str) -> Fleet:
 
 
 @pytest.mark.req("DYN-01", "KVP-10", "KVP-13")
+@pytest.mark.field("B-076")
 def test_rank_that_holds_the_prefix_wins_until_its_load_outweighs_it() -> None:
     fleet = a_fleet(a_worker(1, A), a_worker(2, A))
     held = {(2, 0): (8, 0, 0, 0)}
@@ -134,6 +135,7 @@ def test_prefill_workers_beside_aggregated_ones_leave_the_fleet_aggregated() -> 
 
 
 @pytest.mark.req("KVP-04")
+@pytest.mark.field("B-079")
 def test_equal_costs_take_turns_by_the_rotation_of_the_phase() -> None:
     fleet = a_fleet(*(a_worker(place, A) for place in (1, 2, 3)))
     view = a_prefix_view(fleet, {(1, 0): (4, 0, 0, 0), (3, 0): (4, 0, 0, 0)}, loads(fleet, ("dynamo", 2, 0)))
@@ -354,6 +356,7 @@ def test_vast_numbers_are_picked_all_the_same() -> None:
     assert outcome.decode.reason == PickReason.KV_AWARE
 
 
+@pytest.mark.field("B-084")
 def test_prompt_shorter_than_a_block_has_no_overlap_and_is_picked() -> None:
     outcome = ask(a_prefix_view(pairs("dynamo"), {}), a_kv_question(3))
     assert outcome.kv_result == KvResult.NO_OVERLAP
@@ -365,3 +368,62 @@ def test_scored_phase_charges_the_counted_tokens() -> None:
     assert outcome.prefill.chosen is not None and outcome.decode.chosen is not None
     assert (outcome.prefill.chosen.tokens, outcome.prefill.chosen.blocks) == (330, 21)
     assert (outcome.decode.chosen.tokens, outcome.decode.chosen.blocks) == (0, 7)
+
+
+# What others met
+
+
+@pytest.mark.req("DYN-01")
+@pytest.mark.field("B-076")
+def test_one_prefix_of_all_prompts_does_not_bind_them_to_the_worker_that_has_it() -> None:
+    """128 of 160 blocks are in all of them; sixteen prompts run at any time."""
+    fleet = a_fleet(*(a_worker(place, A) for place in range(1, 9)))
+    held = {(1, 0): (128, 0, 0, 0)}
+    chosen: list[int] = []
+    for number in range(1, 65):
+        running = chosen[-16:]
+        load = loads(fleet, *(("dynamo", place, 160 * running.count(place)) for place in range(1, 9)))
+        winner = ids(ask(a_prefix_view(fleet, held, load), a_kv_question(2_560, request_id=str(number))))[1]
+        assert winner is not None
+        chosen.append(winner)
+        held[winner, 0] = (128, 0, 0, 0)
+    assert {*chosen} == {*range(1, 9)}, "idle workers get warm"
+    assert max(map(chosen.count, range(1, 9))) <= 16
+    assert chosen[:2] == [1, 1], "and credit weighs, while the load allows it"
+
+
+@pytest.mark.req("DYN-01", "KVP-10")
+@pytest.mark.field("B-082")
+def test_prefix_parts_workers_of_nearly_equal_load_though_loads_differ_widely() -> None:
+    fleet = a_fleet(a_worker(1, A), a_worker(2, A), a_worker(3, A))
+    load = loads(fleet, ("dynamo", 1, 100), ("dynamo", 2, 30), ("dynamo", 3, 20))
+    assert ids(ask(a_prefix_view(fleet, {(2, 0): (8, 0, 0, 0)}, load))) == (None, 2)
+    assert ids(ask(a_prefix_view(fleet, {}, load))) == (None, 3)
+
+
+@pytest.mark.req("DYN-01")
+@pytest.mark.field("B-080")
+def test_where_nobody_has_the_prompt_the_load_decides() -> None:
+    fleet = a_fleet(a_worker(1, A), a_worker(2, A))
+    view = a_prefix_view(fleet, {}, loads(fleet, ("dynamo", 1, 40), ("dynamo", 2, 0)))
+    outcome = ask(view)
+    assert (ids(outcome), outcome.kv_result) == ((None, 2), KvResult.NO_OVERLAP)
+
+
+class OfAnybody(View):
+    """A view that says what it is told of ranks that no live worker has."""
+
+    __slots__ = ()
+
+    def prefixes(self, question: Question, kv: KvPickSettings) -> Any:
+        """Ten blocks of a rank that has gone, and of one that was never declared."""
+        return {("dynamo", 9, 0): RankPrefix(10, 0, 0, 0), ("dynamo", 1, 7): RankPrefix(10, 0, 0, 0)}
+
+
+@pytest.mark.field("B-004")
+def test_prefix_of_a_rank_that_is_not_in_the_fleet_makes_no_candidate() -> None:
+    fleet = a_fleet(a_worker(1, A), a_worker(2, A))
+    plain = a_view(fleet, loads(fleet, ("dynamo", 1, 5), ("dynamo", 2, 4)))
+    outcome = ask(OfAnybody(0, fleet, plain.load, plain.ledger, plain.overlay))
+    assert (ids(outcome), outcome.kv_result) == ((None, 2), KvResult.NO_OVERLAP)
+    assert [row.instance_id for row in unpack_rows(outcome.decode.rows)] == [2, 1]

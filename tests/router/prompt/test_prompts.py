@@ -284,6 +284,7 @@ async def test_an_unusable_size_is_counted_and_told_once() -> None:
 # Checking -----------------------------------------------------------------------------
 
 
+@pytest.mark.field("B-059")
 @pytest.mark.looptime
 async def test_predictions_that_workers_do_not_confirm_take_the_term_away_until_they_do() -> None:
     bench = Bench()
