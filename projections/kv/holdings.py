@@ -65,18 +65,23 @@ class Holdings(RunTree):
             return self._cover_ragged(slot, run, at, count)
         if end <= depth:
             return True
-        if not self._has_room(slot, end - depth):
+        gained = end - depth
+        limits = self.limits
+        if slot.names + gained > limits.blocks or self._names + gained > limits.ownerships:
             return False
-        if self._crowded and (run.full | run.partial).bit_count() >= self.limits.owners:
+        if self._crowded and (run.full | run.partial).bit_count() >= limits.owners:
             return False
-        if depth:
-            run.leave(slot.number, bit)
-        else:
+        if not depth:
             slot.runs[run] = None
-        run.enter_prefix(bit, end)
+        run.lengthen_prefix(bit, depth, end)
         if end == run.size:
             run.close()
-        self._count_in(slot, run.names[depth << 3 : end << 3], run.tokens[depth << 3 : end << 3])
+        names, tokens = run.sums_between(depth, end)
+        slot.names_sum += names
+        slot.tokens_sum += tokens
+        slot.entry = None
+        slot.names += gained
+        self._names += gained
         return True
 
     def _cover_ragged(self, slot: Slot, run: Run, at: int, count: int) -> bool:

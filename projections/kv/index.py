@@ -164,13 +164,15 @@ class Index(Holdings):
                 done = stop
                 continue
             if at < run.size:
-                count = _common(run, at, tokens[done:stop] if done or careful else tokens)
+                count = _common(run, at, tokens, done, stop)
                 if not count:
                     # at 0 the step into this run was meant for a block that was then refused
                     run = self._split(run, at) if at else run.parent or self.root
                     at = run.size
                     continue
-                taken = self._hold(owner, run, at, engines[done : done + (count << 3)], careful)
+                whole = count << 3 == end
+                names = engines if whole else engines[done : done + (count << 3)]
+                taken = self._hold(owner, run, at, names, careful)
                 at += taken
             else:
                 kid = run.kids.get(tokens[done : done + 8])
@@ -372,12 +374,9 @@ class Index(Holdings):
         index_audit.check(self.root, self.canonical, self.slots, counts)
 
 
-def _common(run: Run, at: int, tokens: bytes) -> int:
-    """How many tokens hashes the run from position `at` on and `tokens` have in common at their front."""
-    piece = run.tokens[at << 3 :] if at else run.tokens
-    if tokens.startswith(piece):
+def _common(run: Run, at: int, tokens: bytes, start: int, stop: int) -> int:
+    """How many tokens hashes of `tokens`, between byte `start` and `stop`, are those of the run from `at` on."""
+    piece = run.tokens[at << 3 : (at << 3) + stop - start]
+    if tokens.startswith(piece, start):
         return len(piece) >> 3
-    if piece.startswith(tokens):
-        return len(tokens) >> 3
-    shorter = min(len(piece), len(tokens))
-    return equal_words(piece[:shorter], tokens[:shorter])
+    return equal_words(piece, tokens[start : start + len(piece)])

@@ -148,6 +148,7 @@ class RunTree:
         run.size = top
         run.tokens = run.tokens[: top << 3]
         run.names = run.names[: top << 3]
+        run.sums = None
         if run.void:
             run.void &= (1 << top) - 1
         if run.cuts is not None:
@@ -207,6 +208,7 @@ class RunTree:
         run.parent = front
         run.tokens = run.tokens[at << 3 :]
         run.names = run.names[at << 3 :]
+        run.sums = None
         run.void >>= at
         run.size -= at
         self.canonical.update(dict.fromkeys(front.canonical_names(), front))

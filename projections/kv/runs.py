@@ -17,6 +17,9 @@ from projections.kv.columns import SUM_MODULUS, Column, find_word, leading_ones,
 NO_RUNS: dict[bytes, Run] = {}
 """The children of a run that has none; never written to."""
 
+SUMS_KEPT_MAX = 8
+"""Prefixes of a run of which the sums are kept."""
+
 PENDING_BYTES_MAX = 4096
 """A column that waits to be added up is added up when it is longer than this."""
 
@@ -104,6 +107,7 @@ class Run:
     cuts: {length of a held prefix: mask}, lengths in 1..size-1. ragged: {slot: bits of the held positions},
     never a prefix. own_names: by slot. sole: the slot that may lengthen this run without another look,
     since it alone holds it, by canonical names, and nothing goes on from it.
+    sums: {length: sums of names and tokens hashes of this prefix}, of some prefixes, or None.
     The columns of such a run are bytearrays, so that a block can be put behind them without a copy.
     A run that is gone from the tree has size 0 and keeps `names` until the index has forgotten them.
     """
@@ -119,6 +123,7 @@ class Run:
         "ragged",
         "size",
         "sole",
+        "sums",
         "tokens",
         "void",
     )
@@ -136,6 +141,7 @@ class Run:
         self.ragged: dict[int, int] | None = None
         self.own_names: dict[int, OwnNames] | None = None
         self.sole: Slot | None = None
+        self.sums: dict[int, tuple[int, int]] | None = None
 
     def open(self, slot: Slot) -> None:
         """Let `slot` be `sole`."""
@@ -173,7 +179,29 @@ class Run:
         """Whether the slot holds position `at`."""
         if self.full & slot.bit:
             return True
-        return bool(self.partial & slot.bit) and bool(self.bits_of(slot) >> at & 1)
+        if not self.partial & slot.bit:
+            return False
+        if self.ragged is not None and slot.number in self.ragged:
+            return bool(self.ragged[slot.number] >> at & 1)
+        return at < self.depth_of(slot.bit)
+
+    def sums_between(self, low: int, high: int) -> tuple[int, int]:
+        """Sums of canonical names and of tokens hashes of positions `low`..`high`-1, not reduced.
+
+        What slots hold of a shared run mostly ends where events end, so that the next slot asks the same.
+        """
+        known = self.sums
+        if known is None:
+            known = self.sums = {0: (0, 0)}
+        below = known.get(low)
+        above = known.get(high)
+        if below is not None and above is not None:
+            return above[0] - below[0], above[1] - below[1]
+        names = word_sum(self.names[low << 3 : high << 3])
+        tokens = word_sum(self.tokens[low << 3 : high << 3])
+        if below is not None and len(known) < SUMS_KEPT_MAX:
+            known[high] = (below[0] + names, below[1] + tokens)
+        return names, tokens
 
     def leave(self, number: int, bit: int) -> None:
         """Strike the slot from the holders."""
@@ -221,6 +249,23 @@ class Run:
         else:
             self.cuts[depth] = self.cuts.get(depth, 0) | mask
 
+    def lengthen_prefix(self, bit: int, depth: int, longer: int) -> None:
+        """Write a slot, down as the holder of `depth` positions, 0 for none, down as one of `longer`."""
+        cuts = self.cuts
+        if depth and cuts is not None:
+            others = cuts[depth] ^ bit
+            if others:
+                cuts[depth] = others
+            else:
+                del cuts[depth]
+                if not cuts:
+                    self.cuts = None
+            if longer == self.size:
+                self.partial ^= bit
+                self.full |= bit
+                return
+        self.enter_prefix(bit, longer)
+
     def held_to(self) -> int:
         """Behind the last position that any slot holds."""
         if self.full:
@@ -260,10 +305,9 @@ class Run:
         own = None if self.own_names is None else self.own_names.get(slot.number)
         if own is None:
             column = self.names
-            if self.full & slot.bit:
-                if column.endswith(name):
-                    return self.size - 1
-                return find_word(column, name)
+            depth = self.size if self.full & slot.bit else self.depth_of(slot.bit)
+            if depth and column.startswith(name, depth - 1 << 3):
+                return depth - 1
         else:
             if name in own.further:
                 return own.further[name]
