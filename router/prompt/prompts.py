@@ -211,20 +211,30 @@ class Prompts:
             return
         seen = view()
         rank = (outcome.namespace, chosen.instance_id, chosen.dp_rank)
-        if not seen.publishes(*rank):
-            return
         question = pick.question._replace(hashes=block_hashes_of(facts))
-        events_alone = kv._replace(predicted_ttl_us=0, approximate_ttl_us=0)
-        held = seen.prefixes(question, events_alone).get(rank)
         worker = seen.fleet.workers.get(WorkerKey(*rank[:2]))
         size = worker.block_size if worker is not None else None
         predicted = next((one.blocks for one in question.hashes if one.block_size == size), 0)
-        if predicted:
+        if predicted and not seen.publishes(*rank):
+            self._tell_silent(question.served_model, rank)
+        elif predicted:
+            events_alone = kv._replace(predicted_ttl_us=0, approximate_ttl_us=0)
+            held = seen.prefixes(question, events_alone).get(rank)
             depth = min(held.device, predicted) if held is not None else 0
             was_trusted = self._check.is_trusted(question.served_model)
             self._check.note(question.served_model, predicted, depth)
             self._metrics.prediction_checked(predicted, depth)
             self._tell_change(question.served_model, was_trusted)
+
+    def _tell_silent(self, model: str, rank: tuple[str, int, int]) -> None:
+        """A rank has served whole blocks of a prompt, and nobody tells of any of its blocks (B-058)."""
+        if self._is_news(model, "no block events"):
+            _log.warning(
+                "a worker that served a prompt reports no blocks: it has no credit but what picks predict",
+                model=model,
+                worker=WorkerKey(*rank[:2]).to_text(),
+                rank=rank[2],
+            )
 
     def _tell_change(self, model: str, was_trusted: bool) -> None:
         is_trusted = self._check.is_trusted(model)

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from projections.events.control import KvPickSettings
 from projections.events.picks import Chosen, EndStatus, KvResult, Outcome, PhaseOutcome, PickMade
+from projections.identity import WorkerKey
 from projections.kv.prefixes import RankPrefix
 from projections.registry.artifacts import Artifact, ArtifactKind, CardArtifacts
 from projections.registry.fleet import Fleet, Role, Worker
@@ -180,6 +181,7 @@ async def test_workers_that_do_not_agree_have_no_tokenizer() -> None:
 
 
 @pytest.mark.req("RND-07", "KVP-14")
+@pytest.mark.field("B-116", "B-117")
 @pytest.mark.parametrize(
     "result",
     [KvResult.PROMPT_TOO_LARGE, KvResult.RENDER_UNAVAILABLE, KvResult.UNSUPPORTED],
@@ -327,6 +329,26 @@ async def test_what_cannot_be_checked_says_nothing() -> None:
     await bench.check(facts, Seen(fleet_of(), 0))
     await bench.check(facts._replace(hashes=((64, HASHES),)), Seen(bench.fleet, 0))
     assert bench.counts.checks == []
+
+
+@pytest.mark.looptime
+@pytest.mark.field("B-058")
+async def test_a_worker_that_reports_no_blocks_of_a_prompt_it_served_is_named_once() -> None:
+    bench = Bench()
+    facts = await bench.read()
+    with capture_logs() as lines:
+        await bench.check(facts._replace(hashes=((16, b""),)), Seen(bench.fleet, None, publishes=False))
+        assert lines == [], "of a prompt without a whole block there is nothing to report"
+        for _ in range(2):
+            await bench.check(facts, Seen(bench.fleet, None, publishes=False))
+    [line] = lines
+    assert (line["log_level"], line["model"], line["worker"], line["rank"]) == (
+        "warning",
+        "tiny-chat",
+        WorkerKey("dynamo", 7).to_text(),
+        0,
+    )
+    assert bench.counts.checks == [] and (await bench.read()).result is KvResult.READY
 
 
 @pytest.mark.looptime
