@@ -39,7 +39,15 @@ from projections.notices import Notice
 from projections.registry.claims import identity_of
 from replay.log_walk import record_at
 
-PASSED_BY = frozenset((int(Kind.SAMPLE_RECEIVED), int(Kind.FRAME_REFUSED), int(Kind.SUBSCRIPTION_CHANGED)))
+PASSED_BY = frozenset(
+    int(kind)
+    for kind in (
+        Kind.SAMPLE_RECEIVED,
+        Kind.KV_BATCH_RECEIVED,
+        Kind.FRAME_REFUSED,
+        Kind.SUBSCRIPTION_CHANGED,
+    )
+)
 _DISCOVERY = frozenset((int(Kind.KEY_PUT), int(Kind.KEY_DELETED), int(Kind.KEYS_DROPPED)))
 _CLAIMING = frozenset((int(Keyspace.INSTANCES), int(Keyspace.CARDS)))
 

@@ -2,8 +2,8 @@
 
 Each record passes intake and then the reducers that its kind concerns, always in the order
 registry, load, kv, ledger, status; later ones read earlier ones at this very offset. What is
-due in kv by then is done before a record of the owner is taken. Samples, nearly all of a busy
-log, take a short way that does the same.
+due in kv by then is done before a record of the owner is taken. Samples and block events,
+nearly all of a busy log, take a short way that does the same.
 
 Three things can become of a record. It takes effect. It has none, as a function of its
 bytes and of the state: refused by the codec, sent twice, fenced, condemned, of an unknown
@@ -44,6 +44,7 @@ from projections.notices import (
 from projections.view import Overlay, View
 
 _SAMPLE: Final = int(Kind.SAMPLE_RECEIVED)
+_OFTEN: Final = (_SAMPLE, int(Kind.KV_BATCH_RECEIVED))
 _SPEAKERS: Final = {int(kind): row.speaker for kind, row in FACT_KINDS.items()}
 _FRAME_RESULTS: Final = {int(result): result for result in FrameResult}
 _KV_RESULTS: Final = {
@@ -190,7 +191,7 @@ class Fold:
         status.tick_records += 1
         status.tick_check_sum = (status.tick_check_sum + check) & U64_MAX
         try:
-            if kind == _SAMPLE:
+            if kind in _OFTEN:
                 intake = self._intake
                 seen = intake.owner_seen
                 if (
@@ -203,8 +204,10 @@ class Fold:
                 ):  # the owner's next one: what `_take` would do, without its calls
                     seen.last_sequence = sequence
                     intake.stamp = seen.seen_at = time
-                    notices += self._apply_sample(record, self._registry)
-                    return fact
+                    if kind == _SAMPLE:
+                        notices += self._apply_sample(record, self._registry)
+                        return fact
+                    return fact if self._kv_batch(record, notices) else None
             return self._take(record, notices)
         except FoldStopped as stop:
             self._stopped = stop
@@ -279,10 +282,10 @@ class Fold:
         notices += self.state.load.apply_sample(record, self.state.registry)
 
     def _kv_batch(self, record: Record, notices: list[Notice]) -> bool:
-        if not self._kv.is_on:
-            return False
-        apply_batch(self._kv, record, self.state.registry, notices)
-        return True
+        if self._kv.is_on:
+            apply_batch(self._kv, record, self._registry, notices)
+            return True
+        return False
 
     def _frame_refused(self, record: Record, notices: list[Notice]) -> None:
         fact: signals.FrameRefused = record.fact  # type: ignore[assignment]

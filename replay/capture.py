@@ -21,11 +21,12 @@ from typing import Any, NamedTuple, Protocol
 
 from projections.checkpoint import checkpoint_records
 from projections.events.codec import RecordRefused, decode_record, owner_stamp
-from projections.events.control import ConfigAdopted, RecordCondemned
+from projections.events.control import ConfigAdopted, PickSettings, RecordCondemned
 from projections.events.held import SettingsHeld
 from projections.events.kinds import KIND_NEWEST, SCHEMA, Kind
 from projections.events.picks import PickMade
 from projections.events.ports import CheckpointStore, LogReader
+from projections.fold_modes import wanted_modes
 from replay.condemned import condemned_of
 from replay.fold_cursor import cursor_at, usable_checkpoints
 from replay.log_walk import batches_of, kind_byte, record_at, records_of
@@ -231,7 +232,8 @@ def manifest_of(
     """What a capture says of itself, but for what its writer adds (its parts and their chain).
 
     times: of the first and the last record, as people read them. origin: the log it is of,
-    with the chain heads around the records. Keys may be added.
+    with the chain heads around the records. fold_modes: all that any of the settings wants.
+    Keys may be added.
     """
     return {
         "format": CAPTURE_FORMAT,
@@ -239,7 +241,7 @@ def manifest_of(
         "written_at": written_at,
         "schema": SCHEMA,
         "kinds": KIND_NEWEST,
-        "fold_modes": [],
+        "fold_modes": sorted({f for one in settings for f in wanted_modes(PickSettings(**one["pick"]))}),
         "redacted": is_redacted,
         "log_id": log_id.hex(),
         "origin": origin,

@@ -17,7 +17,7 @@ wire contract, cursor rules.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from projections.events.envelope import Record
 from projections.events.picks import PickMade
@@ -28,6 +28,9 @@ from projections.kv.side_index import predicted_by
 from projections.kv.state import KvFleet, KvState
 from projections.notices import ClearCause, KvEventResult, KvNotice, Notice
 
+_HEAD_BYTES: Final = KV_EVENT_HEAD.size
+_unpack: Final = KV_EVENT_HEAD.iter_unpack
+_new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
 _STORED, _REMOVED, _CLEARED = (int(operation) for operation in KvOperation)
 _DEVICE: Final = int(StorageTier.DEVICE)
 _PLACES: Final = {
@@ -47,24 +50,26 @@ _APPLIED: Final = StoreResult.APPLIED
 
 def apply_batch(state: KvState, record: Record, fleet: KvFleet, notices: list[Notice]) -> None:
     """Take one KvBatchReceived. fleet: as of this record."""
-    fact = record.fact
-    assert isinstance(fact, KvBatchReceived)
-    key = fact.namespace, fact.publisher_id
-    whole = len(fact.heads) // KV_EVENT_HEAD.size * KV_EVENT_HEAD.size
-    publisher = state.heard(key, fleet, notices)
-    if publisher is None:
-        notices.append(KvNotice(KvEventResult.OVER_CAPACITY, *key, whole // KV_EVENT_HEAD.size))
-        return
-    told = _Told(notices)
-    events = KV_EVENT_HEAD.iter_unpack(fact.heads[:whole])
-    applied = _apply_events(state, publisher, events, fact.hashes, fleet, told)
-    if whole != len(fact.heads):
-        told.count(KvEventResult.MALFORMED)
-    state.publishers.change(publisher)
+    namespace, publisher_id, _connection, _covers_from, _sequence, heads, hashes, _, _ = record.fact
+    key = namespace, publisher_id
+    publisher = state.publishers.by_key.get(key)
+    if publisher is None or publisher.generation != fleet.generation or publisher.down_at is not None:
+        publisher = state.heard(key, fleet, notices)
+        if publisher is None:
+            notices.append(KvNotice(KvEventResult.OVER_CAPACITY, *key, len(heads) // _HEAD_BYTES))
+            return
+    results: dict[KvEventResult, int] = {}
+    if len(heads) % _HEAD_BYTES:
+        heads = heads[: len(heads) // _HEAD_BYTES * _HEAD_BYTES]
+        results[KvEventResult.MALFORMED] = 1
+    applied = _apply_events(state, publisher, _unpack(heads), hashes, fleet, results, notices)
+    if not publisher.is_changed:
+        state.publishers.change(publisher)
     if applied:
-        notices.append(KvNotice(KvEventResult.APPLIED, *key, applied))
-    for result in sorted(told.results):
-        notices.append(KvNotice(result, *key, told.results[result]))
+        notices.append(_new(KvNotice, (KvEventResult.APPLIED, namespace, publisher_id, applied)))
+    if results:
+        for result in sorted(results):
+            notices.append(KvNotice(result, *key, results[result]))
 
 
 def apply_pick(state: KvState, record: Record, fleet: KvFleet) -> None:
@@ -82,37 +87,35 @@ def _apply_events(
     events: Iterable[tuple[int, int, int, int, int, int, int]],
     hashes: bytes,
     fleet: KvFleet,
-    told: _Told,
+    results: dict[KvEventResult, int],
+    notices: list[Notice],
 ) -> int:
-    """Take events in order; how many were applied."""
-    indexes, has_side = state.indexes, state.has_side
+    """Take events in order; how many were applied. results: gets the numbers of all others."""
+    indexes, has_side, resolved = state.indexes, state.has_side, publisher.resolved
     position, end, applied = 0, len(hashes), 0
-    named: tuple[int, int] | None = None
-    feed: Feed | None = None
-    refused = KvEventResult.IDENTITY_MISMATCH
     for worker_id, dp_rank, event_id, operation, tier, has_parent, blocks in events:
         start, size = position, blocks << 3
-        tokens_at = start + 8 if has_parent and operation == _STORED else start
-        names_at = tokens_at + size if operation == _STORED else start
-        position = names_at + size if operation != _CLEARED else start
+        if operation == _STORED:
+            tokens_at = start + 8 if has_parent else start
+            names_at = tokens_at + size
+            position = names_at + size
+        elif operation == _REMOVED:
+            position = start + size
         if position > end or not _STORED <= operation <= _CLEARED:
-            told.count(KvEventResult.MALFORMED)  # where the next event's columns begin is not known
+            _count(results, KvEventResult.MALFORMED)  # where the next event's columns begin is not known
             return applied
-        if (worker_id, dp_rank) != named:
-            named = worker_id, dp_rank
-            found = state.feed_of(publisher, worker_id, dp_rank, fleet)
-            feed, refused = (found, refused) if isinstance(found, Feed) else (None, found)
-        if feed is None:
-            told.count(refused)
+        feed = resolved.get((worker_id, dp_rank)) or state.feed_of(publisher, worker_id, dp_rank, fleet)
+        if not isinstance(feed, Feed):
+            _count(results, feed)
             continue
         if event_id != feed.last_event_id + 1 and not _may_jump(
-            state, publisher, feed, event_id, operation, told
+            state, publisher, feed, event_id, operation, results, notices
         ):
             continue
         feed.last_event_id = event_id
         rank, place = feed.rank, 0
         if tier != _DEVICE or rank.feeders[0] is not publisher:
-            place = _place(state, publisher, feed, tier, told)
+            place = _place(state, publisher, feed, tier, results, notices)
             if place < 0:
                 continue
         if operation == _STORED:
@@ -122,58 +125,65 @@ def _apply_events(
             if has_side and not place:
                 state.side.stored(rank.key, tokens)
             if result is not _APPLIED:
-                told.count(_RESULTS[result])
+                _count(results, _RESULTS[result])
                 continue
         elif operation == _REMOVED:
-            if blocks and indexes[place].removed(rank.slot, hashes[names_at:position]) == blocks:
-                told.count(KvEventResult.UNKNOWN_REMOVED)
+            if blocks and indexes[place].removed(rank.slot, hashes[start:position]) == blocks:
+                _count(results, KvEventResult.UNKNOWN_REMOVED)
                 continue
         else:
-            state.clear_tier(feed, place, told.notices)
+            state.clear_tier(feed, place, notices)
         applied += 1
     if position != end:
-        told.count(KvEventResult.MALFORMED)
+        _count(results, KvEventResult.MALFORMED)
     return applied
 
 
 def _may_jump(
-    state: KvState, publisher: KvPublisher, feed: Feed, event_id: int, operation: int, told: _Told
+    state: KvState,
+    publisher: KvPublisher,
+    feed: Feed,
+    event_id: int,
+    operation: int,
+    results: dict[KvEventResult, int],
+    notices: list[Notice],
 ) -> bool:
     """Whether an event that does not follow the cursor is taken; a gap has cleared the rank then."""
     if feed.last_event_id == NO_EVENT:
         return True
     if event_id <= feed.last_event_id:
-        told.count(KvEventResult.REPLAY)
+        _count(results, KvEventResult.REPLAY)
         return False
-    state.clear_feed(publisher, feed, ClearCause.GAP, told.notices)
+    state.clear_feed(publisher, feed, ClearCause.GAP, notices)
     if operation != _CLEARED:
-        told.count(KvEventResult.GAP)
+        _count(results, KvEventResult.GAP)
     return True
 
 
-def _place(state: KvState, publisher: KvPublisher, feed: Feed, tier: int, told: _Told) -> int:
+def _place(
+    state: KvState,
+    publisher: KvPublisher,
+    feed: Feed,
+    tier: int,
+    results: dict[KvEventResult, int],
+    notices: list[Notice],
+) -> int:
     """Number of the index that an event of this tier goes to, -1 where it counts nowhere."""
     place = _PLACES.get(tier)
     if place is None:
-        told.count(KvEventResult.MALFORMED)
+        _count(results, KvEventResult.MALFORMED)
     elif place >= state.tiers:
-        told.count(KvEventResult.OTHER_TIER)
-    elif not state.may_feed(publisher, feed, place, told.notices):
-        told.count(KvEventResult.DISPLACED)
+        _count(results, KvEventResult.OTHER_TIER)
+    elif not state.may_feed(publisher, feed, place, notices):
+        _count(results, KvEventResult.DISPLACED)
     else:
         return place
     return -1
 
 
-class _Told:
-    """What there is to tell of a batch: notices, and how often each result but APPLIED came."""
+def _count(results: dict[KvEventResult, int], result: KvEventResult) -> None:
+    """One more event of this result."""
+    results[result] = results.get(result, 0) + 1
 
-    __slots__ = ("notices", "results")
 
-    def __init__(self, notices: list[Notice]) -> None:
-        self.notices = notices
-        self.results: dict[KvEventResult, int] = {}
-
-    def count(self, result: KvEventResult) -> None:
-        """One more event of this result."""
-        self.results[result] = self.results.get(result, 0) + 1
+assert len(KvBatchReceived._fields) == 9, "apply_batch unpacks every field"

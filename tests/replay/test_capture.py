@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from projections.checkpoint import fold_from_checkpoint
-from projections.events.control import RecordCondemned
+from projections.events.control import ConfigAdopted, KvPickSettings, RecordCondemned
 from projections.events.picks import PickMade
 from projections.events.ports import LogReader
 from projections.fold import Fold
@@ -13,7 +13,7 @@ from replay.capture import CaptureRefused, Plan, manifest_of, plan_capture, writ
 from replay.log_walk import record_at, records_of
 from replay.verify import verify
 from tests.replay.captured import MemoryCapture, MemoryCheckpoints, busy_log, checkpoint_at
-from tests.replay.recorded_log import RecordedLog
+from tests.replay.recorded_log import SETTINGS, RecordedLog
 
 
 def picks_of(reader: LogReader, start: int, stop: int) -> list[tuple[int, int]]:
@@ -141,3 +141,19 @@ def test_the_manifest_says_what_is_in_it() -> None:
     assert [one["version"] for one in manifest["settings"]] == [1, 2]
     assert sum(manifest["kinds_held"].values()) == manifest["records"] == plan.records
     assert manifest["artifacts"] == []
+    assert manifest["fold_modes"] == []
+    wanting = SETTINGS._replace(kv=KvPickSettings(1.0, 1.0, 0.0, predicted_ttl_us=1))
+    world.say(ConfigAdopted(3, "file", b"f", "{}", wanting))
+    plan = plan_capture(world.log, None, 30, world.log.end_offset())
+    settings = write_capture(world.log, None, plan, MemoryCapture())
+    manifest = manifest_of(
+        plan,
+        log_id=world.log.log_id,
+        settings=settings,
+        origin={},
+        product="",
+        written_at="",
+        times=(None, None),
+        is_redacted=False,
+    )
+    assert manifest["fold_modes"] == [1, 3]
