@@ -194,7 +194,8 @@ class Parts:
         self.replica = bytes(16)
         self.proposed: list[ConfigProposed] = []
         self.pick_log: Any = self
-        self.owner: Any = None
+        self.held_back: list[str] = []
+        self.owner: Any = self
         self.service: Any = None
         self.observer: Any = None
         self.ingest: Any = None
@@ -204,6 +205,9 @@ class Parts:
 
     def append_proposal(self, fact: ConfigProposed) -> None:
         self.proposed.append(fact)
+
+    def held_back_by(self) -> list[str]:
+        return self.held_back
 
 
 def loaded(tmp_path: Path) -> LoadedConfig:
@@ -220,6 +224,16 @@ async def test_who_proposes_is_told_when_no_owner_adopts(tmp_path: Path) -> None
         await reloading.propose(adoptable_settings(configuration.config, frozenset()), configuration.config)
     assert loop.time() - began == pytest.approx(ADOPT_S_MAX)
     assert len(parts.proposed) == 1
+
+
+@pytest.mark.looptime
+async def test_who_proposes_is_told_which_replica_holds_the_settings_back(tmp_path: Path) -> None:
+    configuration, parts = loaded(tmp_path), Parts()
+    parts.held_back = ["old:1"]
+    with pytest.raises(NotAdopted, match="waits for old:1"):
+        await Reloading(configuration, parts).propose(
+            adoptable_settings(configuration.config, frozenset()), configuration.config
+        )
 
 
 async def test_a_proposal_that_is_not_known_here_is_passed_by(tmp_path: Path) -> None:
