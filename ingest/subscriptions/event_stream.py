@@ -8,8 +8,8 @@ on us meanwhile leaves a gap in its event ids, which the fold finds.
 A repeated number is a repeat of the transport and is left out. Gaps in the numbers are shown by
 `covers_from`; what they mean for the blocks, the ids of the events say.
 
-Frames of one read step are not merged into one record: a record keeps one raw frame, and the ids
-of a frame's events go to the log as they came (bench/kv_frames.py says what a frame costs).
+Frames of one read step are not merged into one record: a record keeps the one raw frame that it was
+read from.
 
 Sources: decisions 11, 12, 15, 17; requirement rows KVX-02, KVX-03, KVX-19; field report B-071.
 """

@@ -27,6 +27,7 @@ from projections.events.signals import KV_EVENT_HEAD, KvOperation, StorageTier
 from projections.identity import DP_RANK_UNSET, U32_MAX
 
 BLOCKS_MIN: Final = 128  # fewer in a frame are read faster by the typed decoder
+FRAME_BYTES_MIN: Final = 4_096  # smaller ones are not worth a look
 EVENT_BYTES_MIN: Final = 1_024  # a frame's events are at least this long on average
 
 _BLOCK_LEAD: Final = b"\x83\xaablock_hash\xcf"

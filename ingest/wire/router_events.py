@@ -31,7 +31,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from ingest.wire.event_columns import array_head, usual_columns
+from ingest.wire.event_columns import FRAME_BYTES_MIN, array_head, usual_columns
 from ingest.wire.event_packer import DEVICE, EXTERNAL, EventPacker, packed_hashes
 from ingest.wire.publisher_frames import (
     FRAME_HEADER_BYTES,
@@ -199,7 +199,7 @@ def decode_kv_message(frames: Sequence[bytes], publisher_id: int) -> KvFrame | R
     if isinstance(opened, Refused):
         return opened
     sequence, published_at_ms, event = opened
-    columns = usual_columns(event)
+    columns = usual_columns(event) if len(event) >= FRAME_BYTES_MIN else None
     if columns is not None:
         return KvFrame(sequence, published_at_ms, *columns, 0)
     try:

@@ -37,6 +37,15 @@ async def test_the_first_is_told_at_once_and_the_rest_when_the_second_is_over() 
     assert sum(frames for _, _, frames in told.told) == 25
 
 
+async def test_events_of_one_frame_count_together() -> None:
+    told = Told()
+    counts = RefusalCounts(told)
+    for times in (3, 4, 5):
+        counts.count(FrameResult.MALFORMED, times)
+    counts.close()
+    assert [frames for _, _, frames in told.told] == [3, 9]
+
+
 async def test_results_are_apart() -> None:
     told = Told()
     counts = RefusalCounts(told)

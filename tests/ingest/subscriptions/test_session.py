@@ -111,6 +111,32 @@ async def test_heartbeats_of_libzmq_are_answered_and_the_connection_stays() -> N
         assert listener.ended == []
 
 
+@pytest.mark.field("B-071")
+async def test_a_held_session_reads_nothing_and_then_all_of_it() -> None:
+    async with fake.FakePublisher() as publisher, session_to(publisher.endpoint) as (session, listener):
+        await publisher.subscriber(TOPIC)
+        publisher.publish(encode_sample_message(5, sample(0)))
+        await listener.until(lambda: listener.messages)
+        session.hold()
+        for number in range(1, 50):
+            publisher.publish(encode_sample_message(5, sample(number)))
+        for _ in range(100):  # turns in which a reading session would have read
+            await asyncio.sleep(0)
+        assert len(listener.messages) == 1
+        session.release()
+        await listener.until(lambda: len(listener.messages) == 50)
+
+
+def test_a_session_that_is_over_is_neither_held_nor_released() -> None:
+    listener = Listener()
+    session = ZmtpSession(KV_METRICS_LIMITS, TOPIC, listener, LoopWatch(lambda late_s: None, never_late))
+    session.hold()
+    session.release()
+    session.end(Reason.STOPPED)
+    session.hold()
+    assert [reason for reason, _ in listener.ended] == [Reason.STOPPED]
+
+
 @pytest.mark.req("ZMTP-03", "LOAD-08")
 async def test_the_bare_topic_is_subscribed_in_one_frame() -> None:
     async with fake.FakePublisher() as publisher, session_to(publisher.endpoint):
