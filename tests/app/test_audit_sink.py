@@ -98,6 +98,7 @@ async def failed(sink: AuditSink, times: int) -> None:
 
 
 @pytest.mark.req("EVS-09")
+@pytest.mark.field("B-133", "B-135")
 async def test_a_database_that_is_away_costs_no_row(tmp_path: Path) -> None:
     """B-133, B-135: rows wait in the log, one batch is tried again until it is written."""
     world, reached = eventful(), Reached()
@@ -114,6 +115,25 @@ async def test_a_database_that_is_away_costs_no_row(tmp_path: Path) -> None:
     assert await rows(url) == await rows(straight)
 
 
+@pytest.mark.field("B-133")
+async def test_while_the_database_is_away_what_is_in_memory_does_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.audit_sink.ROWS_MAX", 4)
+    monkeypatch.setattr("app.audit_sink.READ_BYTES", 200)
+    world = eventful()
+    sink = patient_sink(world.log, sqlite_url(tmp_path), Reached())
+    sink._writer = Away(sink._engine, world.log.log_id, failures=1_000_000)
+    following = asyncio.create_task(sink.run())
+    await failed(sink, 9)
+    assert sink._position < world.log.end_offset() // 2, "the rest waits in the log"
+    assert len(sink._ahead) <= 2
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await sink.close()
+
+
+@pytest.mark.field("B-135")
 async def test_a_database_that_comes_later_gets_everything(tmp_path: Path) -> None:
     world, reached = eventful(), Reached()
     folder = tmp_path / "not yet"
@@ -188,6 +208,7 @@ async def test_a_mark_that_is_no_place_of_this_log_is_refused(change: str, tmp_p
     assert await rows(url) == before
 
 
+@pytest.mark.field("B-133")
 async def test_records_that_were_gone_before_they_were_written_are_a_gap(tmp_path: Path) -> None:
     world = eventful()
     url = sqlite_url(tmp_path)

@@ -23,6 +23,7 @@ def numbers(hashes: bytes) -> list[int]:
 
 
 @pytest.mark.req("RND-10")
+@pytest.mark.field("B-050")
 @pytest.mark.parametrize(
     ("lora", "salt", "seed"),
     [

@@ -57,6 +57,7 @@ def test_checkpoint_and_tail_are_the_full_fold_of_any_story(
         index.check()
 
 
+@pytest.mark.field("B-038")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_restored_state_tells_and_answers_what_the_other_does(seed: int) -> None:
     teller = Teller(seed)

@@ -63,6 +63,7 @@ def test_a_filled_hole_lets_the_match_go_on() -> None:
 
 
 @pytest.mark.req("KVX-08")
+@pytest.mark.field("B-041")
 def test_a_node_with_two_names_is_held_until_both_are_gone() -> None:
     """Dynamo's tree drops the node with the first name."""
     index = index_of()

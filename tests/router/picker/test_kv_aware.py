@@ -86,6 +86,7 @@ def test_rank_that_holds_the_prefix_wins_until_its_load_outweighs_it() -> None:
 
 
 @pytest.mark.req("KVP-09", "DYN-20", "KVP-13")
+@pytest.mark.field("B-039")
 def test_decode_leg_of_a_pair_is_chosen_by_load_alone() -> None:
     fleet = pairs("dynamo")
     load = loads(fleet, ("dynamo", 3, 10), ("dynamo", 4, 11))

@@ -261,6 +261,7 @@ def test_unanswered_dispatches_weigh_against_a_prefix_where_no_backlog_is_known(
 
 
 @pytest.mark.req("KVP-15", "STORE-08", "STORE-12")
+@pytest.mark.field("B-085")
 def test_stalled_rank_sits_out_where_somebody_was_heard_of() -> None:
     fleet = a_fleet(a_worker(1, A), a_worker(2, A))
     held = {(1, 0): (9, 0, 0, 0)}
@@ -274,6 +275,7 @@ def test_stalled_rank_sits_out_where_somebody_was_heard_of() -> None:
 
 
 @pytest.mark.req("KVP-15", "DYN-14")
+@pytest.mark.field("B-004", "B-005")
 def test_suspect_rank_is_left_out_unless_all_are() -> None:
     fleet = a_fleet(a_worker(1, A), a_worker(2, A))
     ledger = dispatched(fleet, 1, S)
@@ -287,6 +289,7 @@ def test_suspect_rank_is_left_out_unless_all_are() -> None:
     assert all(row.cost is not None for row in rows_of(a_prefix_view(fleet, {}, None, ledger)).values())
 
 
+@pytest.mark.field("B-023")
 def test_rank_of_no_block_size_sits_out_and_nobody_else_does() -> None:
     fleet = a_fleet(a_worker(1, A, block_size=None), a_worker(2, A, block_size=64), a_worker(3, A))
     rows = rows_of(a_prefix_view(fleet, {}, sampled(fleet, (1, 0, 0), (2, 0, 0), (3, 0, 0))))

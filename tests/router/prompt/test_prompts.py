@@ -256,6 +256,7 @@ async def test_a_fleet_without_files_is_not_looked_at_again() -> None:
 
 
 @pytest.mark.req("RND-13")
+@pytest.mark.field("B-060")
 def test_up_to_two_sizes_of_workers_that_prefill_are_hashed_and_the_rest_is_unusable() -> None:
     def sizes(*found: int | None, role: Role = Role.AGGREGATED) -> tuple[tuple[int, ...], tuple[int, ...]]:
         fleet = fleet_of(*(a_worker(n + 1, role, block_size=size) for n, size in enumerate(found)))
@@ -286,7 +287,7 @@ async def test_an_unusable_size_is_counted_and_told_once() -> None:
 # Checking -----------------------------------------------------------------------------
 
 
-@pytest.mark.field("B-059")
+@pytest.mark.field("B-059", "B-065")
 @pytest.mark.looptime
 async def test_predictions_that_workers_do_not_confirm_take_the_term_away_until_they_do() -> None:
     bench = Bench()
