@@ -1,4 +1,4 @@
-"""Load of a real Dynamo fleet: its workers' own samples reach the fold, and a killed worker leaves."""
+"""Load and blocks of a real Dynamo fleet reach the fold from its own workers, and a killed worker leaves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from deploy.demo.fleet_plan import aggregated_plan
 from ingest.discovery.runner import DiscoveryRunner
 from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.subscriptions.families import KV_FAMILY
 from ingest.subscriptions.supervisor import Subscriptions
 from projections.events.codec import encode_record
-from projections.events.control import LaneOpened
-from projections.events.signals import FrameRefused, SampleReceived, SubscriptionChanged, SubscriptionState
+from projections.events.control import FoldModeAdopted, LaneOpened
+from projections.events.signals import (
+    KV_EVENT_HEAD,
+    FrameRefused,
+    KvBatchReceived,
+    SampleReceived,
+    SubscriptionChanged,
+    SubscriptionState,
+)
 from projections.fold import Fold
-from projections.notices import Notice, SampleNotice
+from projections.fold_modes import KV_INDEX
+from projections.notices import KvNotice, Notice, SampleNotice
 from tests.live.conftest import FleetMaker
 
 pytestmark = pytest.mark.live("dynamo")
@@ -43,6 +52,7 @@ class LiveLoad:
         self.notices: list[Notice] = []
         self._changed = asyncio.Event()
         self.subscriptions = Subscriptions(self._append, SubscriptionSettings(allow=allow))
+        self.kv_subscriptions = Subscriptions(self._append, SubscriptionSettings(allow=allow), KV_FAMILY)
         self.runner = DiscoveryRunner(settings, self._append, {}, lambda notice: None, lambda state: None)
         self._append(LaneOpened(1, 0, b"", "new"))
 
@@ -54,6 +64,11 @@ class LiveLoad:
         self.runner.stop()
         await asyncio.wait_for(self._task, PATIENCE_S)
         await self.subscriptions.stop()
+        await self.kv_subscriptions.stop()
+
+    def adopt(self, *flags: int) -> None:
+        """The fold's mode from here on."""
+        self._append(FoldModeAdopted(flags))
 
     def _append(self, fact: Any) -> None:
         number = len(self.facts)
@@ -65,7 +80,9 @@ class LiveLoad:
         asyncio.get_running_loop().call_soon(self._follow)
 
     def _follow(self) -> None:
-        self.subscriptions.follow(self.fold.state.registry.fleet)
+        state = self.fold.state
+        self.subscriptions.follow(state.registry.fleet)
+        self.kv_subscriptions.follow(state.registry.fleet, KV_INDEX in state.intake.fold_mode)
 
     async def until(self, holds: Callable[[], object]) -> None:
         try:
@@ -174,6 +191,32 @@ async def test_real_samples_reach_the_fold_and_a_killed_worker_backs_off_and_lea
         # it comes back as another worker with another publisher, and is heard again
         await load.until(lambda: load.connected == len(workers))
         await chat_until(load, agg_fleet, lambda: len(load.sampled()) > len(workers))
+
+
+@pytest.mark.req("KVX-02", "KVX-05", "KVX-20")
+async def test_blocks_of_a_real_fleet_are_heard_while_the_fold_indexes_them(agg_fleet: Fleet) -> None:
+    async with LiveLoad(await settings_of(agg_fleet)) as load:
+        workers = {int(row["instance_id"]) for row in await asyncio.to_thread(agg_fleet.workers)}
+        await load.until(lambda: load.connected == len(workers))
+        assert load.kv_subscriptions.rows() == []
+        load.adopt(KV_INDEX)
+
+        def heard() -> set[int]:
+            heads = [
+                head for fact in load.of(KvBatchReceived) for head in KV_EVENT_HEAD.iter_unpack(fact.heads)
+            ]
+            return {head[0] for head in heads if head[6]}
+
+        await chat_until(load, agg_fleet, lambda: heard() == workers)
+        results = {notice.result.label for notice in load.notices if isinstance(notice, KvNotice)}
+        assert results == {"applied"}
+        assert load.of(FrameRefused) == []
+        connected = {row.key.publisher_id for row in load.kv_subscriptions.rows()}
+        assert {fact.publisher_id for fact in load.of(KvBatchReceived)} <= connected
+        load.adopt()
+        await load.until(lambda: load.kv_subscriptions.rows() == [])
+        ended = [fact for fact in load.of(SubscriptionChanged) if fact.state == SubscriptionState.ENDED]
+        assert {fact.publisher_id for fact in ended} == connected
 
 
 @pytest.mark.req("LOAD-25")
