@@ -156,9 +156,9 @@ def _is_ready(url: str) -> bool:
         return False
 
 
-def measure(arm: Arm, seed: int, clients: int, requests: int) -> Figures:
+def measure(arm: Arm, seed: int, clients: int, requests: int, pause_s: float) -> Figures:
     """One arm on a fresh fleet. The first chat, which makes connections and loads artifacts, is not counted."""
-    lists = kv_traffic.write_traffic(seed, clients, requests)
+    lists = kv_traffic.write_traffic(seed, clients, requests, pause_s)
     warm = kv_traffic.write_traffic(seed + 1, 1, 4)
     with tempfile.TemporaryDirectory(prefix="kv_benefit") as place:
         folder = Path(place)
@@ -277,12 +277,13 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--pause", type=float, default=kv_traffic.PAUSE_S, help="mean seconds of a client")
     parser.add_argument("--arm", action="append", help="only these, and no verdict")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     wanted = [arm for arm in arms() if not given.arm or arm.name in given.arm]
-    rows = [measure(arm, given.seed, given.clients, given.requests) for arm in wanted]
+    rows = [measure(arm, given.seed, given.clients, given.requests, given.pause) for arm in wanted]
     found = [] if given.arm else complaints(rows)
     if given.plot is not None:
         draw(rows, given.plot)

@@ -20,7 +20,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -37,6 +37,7 @@ TURNS: Final = (3, 8)
 QUESTIONS: Final = (3, 6)
 OPEN_SESSIONS: Final = 2
 TOKENS_MAX: Final = 24
+PAUSE_S: Final = 0.3
 KINDS: Final = ("conversation",) * 6 + ("group",) * 2 + ("single",) * 2
 
 Message = Mapping[str, str]
@@ -44,11 +45,15 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One chat to send. kind: conversation, group or single. turn: 0 for what opens a session."""
+    """One chat to send. kind: conversation, group or single. turn: 0 for what opens a session.
+
+    pause_s: what its client waits before it, after the answer before.
+    """
 
     kind: str
     turn: int
     messages: tuple[Message, ...]
+    pause_s: float = 0.0
 
     def body(self) -> bytes:
         return json.dumps(
@@ -84,8 +89,8 @@ class Load:
     seconds: float
 
 
-def write_traffic(seed: int, clients: int, requests: int) -> list[list[Request]]:
-    """One list for each client, `requests` in all or a few more, none shorter by more than one session."""
+def write_traffic(seed: int, clients: int, requests: int, pause_s: float = PAUSE_S) -> list[list[Request]]:
+    """One list for each client, `requests` in all or a few more. pause_s: mean wait between two requests."""
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefghilmnoprstu", k=draw.randint(2, 8))) for _ in range(400)]
     systems = [_text(draw, words, SYSTEM_WORDS) for _ in range(SYSTEM_PROMPTS)]
@@ -98,7 +103,7 @@ def write_traffic(seed: int, clients: int, requests: int) -> list[list[Request]]
             while len(opened) < OPEN_SESSIONS:
                 opened.append(_session(draw, words, systems))
             session = draw.choice(opened)
-            sent.append(session.pop(0))
+            sent.append(replace(session.pop(0), pause_s=draw.uniform(0, 2 * pause_s)))
             if not session:
                 opened.remove(session)
         lists.append(sent)
@@ -151,6 +156,7 @@ def _client(url: str, sent: Sequence[Request], replies: list[Reply], failed: lis
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=ANSWER_S_MAX)
     for request in sent:
+        time.sleep(request.pause_s)
         try:
             replies.append(_ask(connection, request))
         except (OSError, ValueError, KeyError, http.client.HTTPException) as problem:
