@@ -2,8 +2,8 @@
 
 Dynamo's is taken from the site-packages of `.venvs/dynamo-1.6.1` (see `deploy.demo.install_dynamo`), whose
 Python must be of this one's version. What each gets is made ready before the clock starts: ours packed
-columns, as the wire and the log carry them, Dynamo's the JSON that its binding takes. Reading that JSON is part
-of its time.
+columns, as the wire and the log carry them, Dynamo's the JSON that its binding takes, which it reads on the
+clock.
 """
 
 from __future__ import annotations

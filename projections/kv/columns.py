@@ -18,6 +18,7 @@ SUM_MODULUS = (1 << 64) - 1
 
 _TICKED = bytes.maketrans(b"01", b"\x00\x01")
 _SMALL_BITS = 512
+_NARROW_BYTES = 256
 _PIECE_BYTES = 256
 
 
@@ -40,9 +41,19 @@ def find_word(column: Column, word: bytes, start: int = 0) -> int:
 
 
 def equal_words(left: Column, right: Column) -> int:
-    """How many words two columns of one length have in common at their front."""
-    differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
-    return (len(left) << 3) - differing.bit_length() >> 6
+    """How many words two columns of one length have in common at their front.
+
+    Halves are compared until what differs is short: turning bytes into numbers is what takes time.
+    """
+    low, high = 0, len(left)
+    while high - low > _NARROW_BYTES:
+        middle = low + high >> 1 & -8
+        if left.startswith(right[low:middle], low):
+            low = middle
+        else:
+            high = middle
+    differing = int.from_bytes(left[low:high], "big") ^ int.from_bytes(right[low:high], "big")
+    return (low >> 3) + ((high - low << 3) - differing.bit_length() >> 6)
 
 
 def equal_last_words(left: Column, right: Column) -> int:

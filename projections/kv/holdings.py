@@ -258,6 +258,8 @@ class Holdings(RunTree):
     def _release(self, slot: Slot, run: Run, low: int, high: int) -> None:
         """Take positions `low`..`high`-1, all held and none by a second name, from the slot."""
         bit = slot.bit
+        if run.sole is slot:
+            slot.count_opened(run)
         names = run.names_of(slot)[low << 3 : high << 3]
         self._count_out(slot, names, run.tokens[low << 3 : high << 3])
         if run.own_names is not None and slot.number in run.own_names:

@@ -34,6 +34,7 @@ from projections.kv.columns import (
     members,
     reversed_words,
     word_xor,
+    words,
 )
 from projections.kv.held_runs import held_runs
 from projections.kv.holdings import Holdings
@@ -89,7 +90,7 @@ class Index(Holdings):
         """
         total = 0
         for slot in self.slots.values():
-            if slot.names_in or slot.names_out or slot.tokens_in or slot.tokens_out or slot.entry is None:
+            if not slot.is_settled():
                 slot.settle()
                 entry = _ENTRY(slot.key_word, slot.names - slot.further, slot.names_sum, slot.tokens_sum)
                 slot.entry = xxh3_64_intdigest(entry) if slot.names else 0
@@ -115,32 +116,30 @@ class Index(Holdings):
         tokens, engines: columns of one length. parent: 8 bytes.
         """
         owner = self.slots[slot]
-        if len(engines) == 8 and parent is not None:
-            # what decoding sends: one new block behind the end of what this slot alone holds
-            canonical = self.canonical
-            run = canonical.get(parent)
+        canonical = self.canonical
+        run = canonical.get(parent) if parent is not None else None
+        if run is not None and run.sole is owner and run.names.endswith(parent):
+            # what decoding sends, and each turn of a chat: new blocks behind what this slot alone holds
+            count = len(engines) >> 3
             if (
-                run is not None
-                and run.sole is owner
-                and run.names.endswith(parent)
-                and self.nodes < self._nodes_max
-                and owner.names < self._blocks_max
-                and self._names < self._ownerships_max
-                and engines not in owner.elsewhere
+                run.size + count <= self._run_blocks
+                and self.nodes + count <= self._nodes_max
+                and owner.names + count <= self._blocks_max
+                and self._names + count <= self._ownerships_max
+                and (not owner.elsewhere or owner.elsewhere.keys().isdisjoint(words(engines)))
             ):
                 size = len(canonical)
-                canonical.setdefault(engines, run)
-                if len(canonical) != size:
+                if count == 1:
+                    canonical.setdefault(engines, run)
+                if len(canonical) > size or (count > 1 and self._claim(words(engines), run, True)):
                     run.names += engines
                     run.tokens += tokens
-                    run.size = size = run.size + 1
+                    run.size = size = run.size + count
+                    owner.names += count
+                    self._names += count
+                    self.nodes += count
                     if size == self._run_blocks:
                         run.close()
-                    owner.names += 1
-                    owner.names_in += engines
-                    owner.tokens_in += tokens
-                    self._names += 1
-                    self.nodes += 1
                     return _APPLIED
         return self._store(owner, parent, tokens, engines)
 
@@ -255,7 +254,7 @@ class Index(Holdings):
         for run in runs:
             run.leave(number, bit)
             if run.sole is owner:
-                run.close()
+                run.sole = None
             if run.own_names is not None:
                 run.own_names.pop(number, None)
                 if not run.own_names:
@@ -375,7 +374,7 @@ class Index(Holdings):
 
 
 def _common(run: Run, at: int, tokens: bytes, start: int, stop: int) -> int:
-    """How many tokens hashes of `tokens`, between byte `start` and `stop`, are those of the run from `at` on."""
+    """How many words of `tokens`, from byte `start` to `stop`, are those of the run from `at` on."""
     piece = run.tokens[at << 3 : (at << 3) + stop - start]
     if tokens.startswith(piece, start):
         return len(piece) >> 3

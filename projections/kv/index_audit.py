@@ -61,6 +61,7 @@ def _check_shape(run: Run, run_blocks: int) -> None:
     if not run.kids:
         assert run.held_to() == run.size, "an end that nobody holds is gone"
     if run.sole is not None:
+        assert run in run.sole.opened
         assert run.full == run.sole.bit and not run.kids and run.own_names is None
         assert not run.void >> run.size - 1, "the sole slot finds the end by its canonical name"
 
@@ -114,6 +115,8 @@ def _check_slot(slot: Slot, canonical: Mapping[bytes, Run]) -> None:
     assert slot.elsewhere == elsewhere, "names that are not canonical are found"
     assert len(frozenset(names)) == len(names) == slot.names, "a name has one place"
     assert slot.names - len(tokens) == slot.further
-    slot.settle()
+    assert all(run.sole is slot and run in slot.runs for run in slot.opened), "open runs are its own"
+    if not slot.is_settled():
+        slot.settle()
     assert slot.names_sum == word_sum(b"".join(names)), "names are added up"
     assert slot.tokens_sum == word_sum(b"".join(tokens)), "tokens hashes are added up"

@@ -73,9 +73,13 @@ class RunTree:
     def _extend(self, slot: Slot, run: Run, others: int, tokens: bytes, names: bytes) -> None:
         """Write new blocks of `slot` behind the end of `run`, of which it and `others` hold all."""
         size = run.size
+        if run.sole is slot:
+            slot.count_opened(run)
         run.tokens += tokens
         run.names += names
         run.size += len(tokens) >> 3
+        if run.sole is slot:
+            slot.opened[run] = run.size
         if others:
             run.full = slot.bit
             run.enter_prefix(others, size)
@@ -133,7 +137,6 @@ class RunTree:
             run.size = 0
             run.tokens = b""
             run.parent = None
-            run.sole = None
             if later:
                 self._dead_runs.append(run)
             else:
@@ -149,6 +152,8 @@ class RunTree:
         run.tokens = run.tokens[: top << 3]
         run.names = run.names[: top << 3]
         run.sums = None
+        if run.sole is not None:
+            run.sole.opened[run] = top
         if run.void:
             run.void &= (1 << top) - 1
         if run.cuts is not None:

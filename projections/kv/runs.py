@@ -65,6 +65,7 @@ class Slot:
         "names_out",
         "names_sum",
         "number",
+        "opened",
         "runs",
         "tokens_in",
         "tokens_out",
@@ -81,11 +82,28 @@ class Slot:
         """Hold nothing; the runs must have been told before."""
         self.runs: dict[Run, None] = {}
         self.elsewhere: dict[bytes, Run] = {}
+        self.opened: dict[Run, int] = {}
         self.names = self.further = 0
         self.names_sum = self.tokens_sum = 0
         self.names_in, self.names_out = bytearray(), bytearray()
         self.tokens_in, self.tokens_out = bytearray(), bytearray()
         self.entry: int | None = 0
+
+    def count_opened(self, run: Run) -> None:
+        """Let what came behind the end of an open run come in."""
+        counted = self.opened[run]
+        if counted < run.size:
+            self.names_in += run.names[counted << 3 :]
+            self.tokens_in += run.tokens[counted << 3 :]
+            self.opened[run] = run.size
+
+    def is_settled(self) -> bool:
+        """Whether the sums and `entry` say all that came in and went out."""
+        for run in self.opened:
+            self.count_opened(run)
+        return self.entry is not None and not (
+            self.names_in or self.names_out or self.tokens_in or self.tokens_out
+        )
 
     def settle(self) -> None:
         """Add up the columns that came in and went out since the last time."""
@@ -144,7 +162,8 @@ class Run:
         self.sums: dict[int, tuple[int, int]] | None = None
 
     def open(self, slot: Slot) -> None:
-        """Let `slot` be `sole`."""
+        """Let `slot`, which has counted all of the run, be `sole`."""
+        slot.opened[self] = self.size
         if self.sole is not slot:
             self.sole = slot
             self.tokens = bytearray(self.tokens)
@@ -153,6 +172,8 @@ class Run:
     def close(self) -> None:
         """Let nobody be `sole`."""
         if self.sole is not None:
+            self.sole.count_opened(self)
+            del self.sole.opened[self]
             self.sole = None
             self.tokens = bytes(self.tokens)
             self.names = bytes(self.names)
