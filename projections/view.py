@@ -21,7 +21,7 @@ from projections.bounds import LEDGER_LINES_MAX
 from projections.events.control import KvPickSettings
 from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, Question, own_number
 from projections.identity import RankKey, WorkerKey
-from projections.kv.prefixes import PrefixReading, RankPrefix
+from projections.kv.prefixes import DeviceDepths, PrefixReading, RankPrefix
 from projections.kv.side_index import SideIndex, predicted_by
 from projections.kv.state import KvState
 from projections.load.ledger import Ledger
@@ -36,7 +36,7 @@ from projections.load.ledger_lines import (
 from projections.load.store import HeldSample, LoadStore
 from projections.registry.fleet import Fleet, Worker
 
-__all__ = ["Overlay", "RankPrefix", "View", "WorkerReading"]
+__all__ = ["DeviceDepths", "Overlay", "RankPrefix", "View", "WorkerReading"]
 
 _new: Any = tuple.__new__
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -235,6 +235,11 @@ class View:
         """
         reading = self._reading()
         return {} if reading is None else reading.prefixes(question, kv)
+
+    def device_depths(self, question: Question) -> DeviceDepths | None:
+        """`prefixes` by groups of slots, for pickers; None where it has to be asked instead."""
+        reading = self._reading()
+        return None if reading is None else reading.device_depths(question)
 
     def deepest(self, question: Question, kv: KvPickSettings) -> dict[int, int]:
         """Block size -> the most blocks of the prompt that any of these ranks holds (decision 14)."""

@@ -44,6 +44,18 @@ class RankPrefix(NamedTuple):
     predicted: int
 
 
+class DeviceDepths(NamedTuple):
+    """The same where nothing but blocks on the device counts, for readers that go by slots.
+
+    groups: (blocks, mask of slots); a slot is in one group at most. names: rank of each slot.
+    generation: another one whenever a slot stands for another rank.
+    """
+
+    groups: list[tuple[int, int]]
+    names: list[RankKey]
+    generation: int
+
+
 class Pool(NamedTuple):
     """The ranks that a question may compare. mask: their slots. ranks: None where nothing was told."""
 
@@ -65,6 +77,19 @@ class PrefixReading(NamedTuple):
         for known in question.hashes:
             found.update(self._of_size(known, question, kv))
         return found
+
+    def device_depths(self, question: Question) -> DeviceDepths | None:
+        """What `prefixes` says, by groups of slots; None where lower tiers or predictions count."""
+        state = self.state
+        if state.has_lower or state.has_side:
+            return None
+        groups: list[tuple[int, int]] = []
+        for known in question.hashes:
+            pool = self._pool(question.served_model, question.namespaces, known.block_size)
+            among = self._counting(pool.mask, 0, question.asked_at)
+            if among:
+                groups += state.indexes[0].find(known.hashes, among)
+        return DeviceDepths(groups, state.ranks.names, state.ranks.generation)
 
     def deepest(self, question: Question, kv: KvPickSettings) -> dict[int, int]:
         """Block size -> the most blocks that any of them holds, in all tiers, or will hold."""

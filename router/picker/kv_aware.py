@@ -51,7 +51,8 @@ def _decide(
     pools, competing = pools_of(view.fleet, question, settings)
     if not pools:
         return decide_by_load(view, question, settings, flags)._replace(kv_result=KvResult.NO_OVERLAP)
-    asked = Asked(view, question, settings, kv, view.prefixes(question, kv))
+    depths = view.device_depths(question)
+    asked = Asked(view, question, settings, kv, view.prefixes(question, kv) if depths is None else depths)
     pairs = pair_pools(pools)
     if pairs:
         return _pair(asked, pairs)

@@ -28,21 +28,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from projections.events.control import KvPickSettings, PickSettings
 from projections.events.picks import ExcludedReason, PickReason, Question, Verdict
+from projections.kv.columns import members
 from projections.load.store import HeldSample
 from projections.registry.fleet import Worker
-from projections.view import View, WorkerReading
+from projections.view import DeviceDepths, RankPrefix, View, WorkerReading
 from router.picker.decision import PhaseDecision
-from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of
+from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of, slot_places
 from router.picker.rotation import after, whose_turn
 from router.picker.softmax import softmax_index
 
-if TYPE_CHECKING:
-    from projections.view import RankPrefix
-
+CROWD = 32  # slots of a group from which on they are told all at once
 # as the numbers that tables hold
 _VERDICT_FRESH, _VERDICT_QUIET, _VERDICT_SILENT = map(int, (Verdict.FRESH, Verdict.QUIET, Verdict.SILENT))
 _VERDICT_STALLED, _VERDICT_EXCLUDED = int(Verdict.STALLED), int(Verdict.EXCLUDED)
@@ -67,7 +66,7 @@ class Asked(NamedTuple):
     question: Question
     settings: PickSettings
     kv: KvPickSettings
-    prefixes: Mapping[tuple[str, int, int], RankPrefix]
+    prefixes: Mapping[tuple[str, int, int], RankPrefix] | DeviceDepths
 
 
 class Loads(NamedTuple):
@@ -92,7 +91,7 @@ def score(
     question, settings, kv = asked.question, asked.settings, asked.kv
     key = (leg, part, question.served_model, question.namespaces, settings.namespaces)
     table = RankTable(roster_of(asked.view.fleet, workers, key))
-    loads = _read(asked, leg, workers, table)
+    loads = read_loads(asked, leg, workers, table)
     sits_out = loads.sits_out
     is_comparable = not all(why & (_STALE | _UNKNOWN | _EXCLUDED) for why in sits_out)
     if is_comparable:
@@ -104,17 +103,17 @@ def score(
     competing: Sequence[int] = range(len(table))
     if any(sits_out):
         competing = [place for place, why in enumerate(sits_out) if not why & barred]
-    table.costs = _costs(asked, leg, table, loads, competing, is_comparable)
+    table.costs = price(asked, leg, table, loads, competing, is_comparable)
     draw = question.draws[0 if leg is Leg.PREFILL else 1 :][:1]
     if not competing:
         left = [place for place, why in enumerate(sits_out) if not why & _EXCLUDED]
         reason, winner = PickReason.ROUND_ROBIN_STALE, whose_turn(rotation, len(table), left)
     else:
-        reason, winner = _choose(table, competing, kv.temperature, draw, rotation, is_comparable)
+        reason, winner = choose(table, competing, kv.temperature, draw, rotation, is_comparable)
     return PhaseDecision(reason, table, table.roster.owners, winner, after(winner), question.isl_tokens)
 
 
-def _choose(
+def choose(
     table: RankTable,
     competing: Sequence[int],
     temperature: float,
@@ -141,7 +140,7 @@ def _choose(
 # What they have to do ---------------------------------------------------------------------
 
 
-def _read(asked: Asked, leg: Leg, workers: tuple[Worker, ...], table: RankTable) -> Loads:
+def read_loads(asked: Asked, leg: Leg, workers: tuple[Worker, ...], table: RankTable) -> Loads:
     """Read samples, dispatches and suspicions into the table's columns."""
     at = asked.question.asked_at
     readings = asked.view.read(workers, at, asked.settings.ledger)
@@ -244,39 +243,44 @@ def _add_dispatches(readings: list[WorkerReading], table: RankTable, sits_out: b
 # What they cost ---------------------------------------------------------------------------
 
 
-def _costs(
+def price(
     asked: Asked, leg: Leg, table: RankTable, loads: Loads, competing: Sequence[int], is_comparable: bool
 ) -> Sequence[float | None]:
-    """The cost of each rank that competes, first as if it held nothing of the prompt."""
+    """The cost of each rank that competes; its overlap and credit go into the table's columns.
+
+    raw blocks are written as their sum: (isl - cached) + cached is isl, whatever is cached (Q13).
+    """
     isl, scale = asked.question.isl_tokens, asked.kv.prefill_scale
-    sizes, needs = _sizes(table.roster, isl)
     tokens, blocks = loads.tokens, loads.blocks
+    least = None
+    if asked.kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
+        least = min([tokens[place] for place in competing])
+    if isinstance(asked.prefixes, DeviceDepths):
+        _fill_device(asked, asked.prefixes, leg, table)
+    else:
+        _fill(asked, asked.prefixes, table)
+    _credit(asked, table, tokens, least)
+    sizes, needs = _sizes(table.roster, isl)
+    overlaps, credits_ = table.overlaps, table.credits
     costs: list[Any]
     if leg is Leg.DECODE:
-        costs = [float(b + need) for b, need in zip(blocks, needs, strict=True)]
-    elif not is_comparable:
-        costs = [(t + isl) / size for t, size in zip(tokens, sizes, strict=True)]
-    elif table.roster.has_one_size:
+        columns = zip(blocks, overlaps, credits_, needs, strict=True)
+        costs = [cost if (cost := b + (n - o if n > o else 0) - c) > 0.0 else 0.0 for b, o, c, n in columns]
+    elif is_comparable and table.roster.has_one_size:
         size, need = sizes[0], needs[0]
-        costs = [scale * ((t + isl) / size) + (b + need) for t, b in zip(tokens, blocks, strict=True)]
+        costs = [
+            scale * (adjusted if (adjusted := (t + isl) / size - c) > 0.0 else 0.0)
+            + (b + (need - o if need > o else 0))
+            for t, b, o, c in zip(tokens, blocks, overlaps, credits_, strict=True)
+        ]
+    elif is_comparable:
+        costs = [
+            scale * (adjusted if (adjusted := (t + isl) / size - c) > 0.0 else 0.0)
+            + (b + (n - o if n > o else 0))
+            for t, b, o, c, size, n in zip(tokens, blocks, overlaps, credits_, sizes, needs, strict=True)
+        ]
     else:
-        columns = zip(tokens, blocks, sizes, needs, strict=True)
-        costs = [scale * ((t + isl) / size) + (b + need) for t, b, size, need in columns]
-    for place, overlap, credit in _credits(asked, leg, table, tokens, competing):
-        need = needs[place] - overlap
-        if need < 0:
-            need = 0
-        if leg is Leg.DECODE:
-            cost = blocks[place] + need - credit
-            costs[place] = cost if cost > 0.0 else 0.0
-        elif is_comparable:
-            cached = overlap * sizes[place]
-            if cached > isl:
-                cached = isl
-            adjusted = (tokens[place] + (isl - cached) + cached) / sizes[place] - credit
-            costs[place] = scale * (adjusted if adjusted > 0.0 else 0.0) + (blocks[place] + need)
-        else:
-            costs[place] -= credit
+        costs = [(t + isl) / size - c for t, size, c in zip(tokens, sizes, credits_, strict=True)]
     if len(competing) < len(costs):
         whole, costs = costs, [None] * len(costs)
         for place in competing:
@@ -284,39 +288,60 @@ def _costs(
     return costs
 
 
-def _credits(
-    asked: Asked, leg: Leg, table: RankTable, tokens: Sequence[int], competing: Sequence[int]
-) -> list[tuple[int, int, float]]:
-    """(place, overlap, credit) of ranks that hold anything, written into the table's columns too."""
-    kv, isl = asked.kv, asked.question.isl_tokens
-    place_of, overlaps, predicted, credits_ = (
-        table.roster.place_of.get,
-        table.overlaps,
-        table.predicted,
-        table.credits,
-    )
-    least = None
-    if kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
-        least = min([tokens[place] for place in competing])
-    full, found = kv.overlap_credit, []
-    for key, (device, host, disk, expected) in asked.prefixes.items():
+def _fill_device(asked: Asked, depths: DeviceDepths, leg: Leg, table: RankTable) -> None:
+    """Overlaps where only blocks on the device count: by groups of slots, without a name of any rank."""
+    place_of = slot_places(asked.view.fleet, table.roster, depths)
+    overlaps = table.overlaps
+    for depth, mask in depths.groups:
+        if not mask & mask - 1:
+            place = place_of[mask.bit_length() - 1]
+            if place >= 0:
+                overlaps[place] = depth
+            continue
+        if mask.bit_count() > CROWD:
+            for slot in members(mask):
+                place = place_of[slot]
+                if place >= 0:
+                    overlaps[place] = depth
+            continue
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            place = place_of[lowest.bit_length() - 1]
+            if place >= 0:
+                overlaps[place] = depth
+
+
+def _fill(asked: Asked, prefixes: Mapping[tuple[str, int, int], RankPrefix], table: RankTable) -> None:
+    """Overlaps, and the blocks of lower tiers that go on behind them."""
+    place_of = table.roster.place_of.get
+    for key, (device, host, disk, expected) in prefixes.items():
         place = place_of(key)
         if place is None:
             continue
         overlap = device if device >= expected else expected
-        each = full
-        if least is not None:
-            excess = max(0, tokens[place] - least)  # one that sits out may have less than the least
-            each = full * (1.0 / (1.0 + kv.credit_decay * (excess / isl)))
-        credit = each * overlap
+        table.overlaps[place], table.predicted[place] = overlap, overlap - device
         if host or disk:
             host_end = device + host
-            table.host[place] = host = max(0, host_end - overlap)
-            table.disk[place] = disk = max(0, host_end + disk - max(host_end, overlap))
-            credit = credit + kv.host_credit * host + kv.disk_credit * disk
-        overlaps[place], predicted[place], credits_[place] = overlap, overlap - device, credit
-        found.append((place, overlap, credit))
-    return found
+            table.host[place] = max(0, host_end - overlap)
+            table.disk[place] = max(0, host_end + disk - max(host_end, overlap))
+
+
+def _credit(asked: Asked, table: RankTable, tokens: Sequence[int], least: int | None) -> None:
+    """What the blocks are worth. least: backlog of the least loaded candidate, None without decay."""
+    kv, isl, full = asked.kv, asked.question.isl_tokens, asked.kv.overlap_credit
+    if least is None:
+        credits_ = [full * overlap for overlap in table.overlaps]
+    else:
+        # one that sits out may have less than the least
+        credits_ = [
+            full * (1.0 / (1.0 + kv.credit_decay * (max(0, t - least) / isl))) * overlap if overlap else 0.0
+            for t, overlap in zip(tokens, table.overlaps, strict=True)
+        ]
+    if any(table.host) or any(table.disk):
+        columns = zip(credits_, table.host, table.disk, strict=True)
+        credits_ = [c + kv.host_credit * host + kv.disk_credit * disk for c, host, disk in columns]
+    table.credits = credits_
 
 
 def _sizes(roster: Roster, isl: int) -> tuple[Sequence[int], Sequence[int]]:

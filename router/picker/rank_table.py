@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, overload
 
 from projections.events.picks import ExcludedReason, Verdict
 from projections.registry.fleet import Fleet, Worker
+from projections.view import DeviceDepths
 from router.picker.candidates import remember
 from router.picker.rows import (
     ALL_KNOWN,
@@ -60,6 +61,16 @@ def roster_of(fleet: Fleet, workers: tuple[Worker, ...], key: tuple[object, ...]
     found: Roster | None = fleet.derived.get(key)
     if found is None:
         found = _roster(workers)
+        remember(fleet, key, found)
+    return found
+
+
+def slot_places(fleet: Fleet, roster: Roster, depths: DeviceDepths) -> list[int]:
+    """The place in the roster of each slot of the index, -1 of those that have none there."""
+    key = ("slots", depths.generation, roster.head, roster.places, roster.identities)
+    found: list[int] | None = fleet.derived.get(key)
+    if found is None:
+        found = [roster.place_of.get(name, -1) for name in depths.names]
         remember(fleet, key, found)
     return found
 

@@ -195,3 +195,34 @@ def test_a_worker_that_comes_back_with_another_block_size_is_compared_by_that_al
     large = script.question("long", size=64)
     assert [prefix.device for prefix in script.view().prefixes(large, KV).values()] == [1]
     assert script.device("long") == {}, "hashes of 16 tokens are not asked of it"
+
+
+@pytest.mark.req("KVX-09")
+def test_depths_by_slots_say_what_prefixes_by_rank_say() -> None:
+    script = KvScript()
+    for worker, words in ((1, "abc"), (2, "ab"), (3, "xyz"), (4, "abcd")):
+        script.worker(worker, kv_cache_block_size=32 if worker == 4 else 16)
+        script.batch(stored(1, *words, worker=worker), publisher_id=70 + worker)
+    small, large = script.question("a", "b", "c").hashes[0], BlockHashes(32, 2, 0, chain("a", "b")[0])
+    question = script.question("a")._replace(hashes=(small, large))
+    depths = script.view().device_depths(question)
+    assert depths is not None
+    found = {
+        depths.names[slot]: depth
+        for depth, mask in depths.groups
+        for slot in range(len(depths.names))
+        if mask >> slot & 1
+    }
+    assert found == {key: one.device for key, one in script.view().prefixes(question, KV).items()}
+    assert {key[1]: depth for key, depth in found.items()} == {1: 3, 2: 2, 4: 2}
+
+
+@pytest.mark.req("DYN-02", "DYN-04")
+def test_depths_by_slots_are_not_told_where_more_than_the_device_counts() -> None:
+    for mode in (LOWER_TIERS, SIDE_INDEX):
+        script = KvScript(KV_INDEX, mode)
+        script.worker(1)
+        script.batch(stored(1, "a"))
+        assert script.view().device_depths(script.question("a")) is None
+    off = View(0, script.view().fleet, LoadStore(), Ledger(), Overlay())
+    assert off.device_depths(script.question("a")) is None

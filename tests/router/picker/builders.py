@@ -153,6 +153,8 @@ class PrefixView(View):
 
     __slots__ = ("held",)
 
+    held: dict[tuple[int, int], tuple[int, int, int, int]]
+
     def prefixes(self, question: Question, kv: KvPickSettings) -> dict[tuple[str, int, int], Any]:
         """What was said, of any namespace that has such a worker."""
         return {

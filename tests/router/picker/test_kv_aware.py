@@ -308,6 +308,8 @@ class BrokenView(View):
 
     __slots__ = ("fault",)
 
+    fault: Any
+
     def prefixes(self, question: Question, kv: KvPickSettings) -> Any:
         """Raise, or give what no view gives."""
         if isinstance(self.fault, Exception):

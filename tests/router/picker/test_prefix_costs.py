@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.picks import Fault, Phase, PickReason, Question, Verdict
+from projections.identity import RankKey
 from projections.load.ledger import Ledger
 from projections.load.store import LoadStore
 from projections.registry.fleet import Fleet, Role
-from projections.view import View
+from projections.view import DeviceDepths, View
 from router.picker.pick import candidate_table, pick
 from router.picker.rows import CandidateRow
 from tests.router.picker.builders import (
     NAMESPACE,
     NOW,
+    PrefixView,
     S,
     a_fleet,
     a_kv_question,
@@ -402,3 +404,33 @@ def test_costs_of_all_ranks_are_those_of_the_formula(
 def test_namespace_is_that_of_the_fleet() -> None:
     fleet = a_fleet(a_worker(1, A))
     assert rows_of(a_prefix_view(fleet, {}))[1].namespace == NAMESPACE
+
+
+class SlotView(PrefixView):
+    """The same prefixes, told by slots: in groups of one, of several and of very many."""
+
+    __slots__ = ()
+
+    def device_depths(self, question: Question) -> DeviceDepths:
+        names = [RankKey(*key, rank) for key, one in self.fleet.workers.items() for rank in one.ranks()][::-1]
+        groups: dict[int, int] = {}
+        for slot, name in enumerate(names):
+            depth = self.held.get((name.instance_id, name.dp_rank), NOTHING)[0]
+            if depth:
+                groups[depth] = groups.get(depth, 0) | 1 << slot
+        return DeviceDepths([*groups.items()], names, 1)
+
+
+@pytest.mark.req("DYN-01", "PICK-14")
+def test_prefixes_by_slots_give_the_outcome_of_prefixes_by_rank() -> None:
+    fleet = a_fleet(*(a_worker(place, A, dp_size=3) for place in range(1, 40)))
+    held = {
+        (place, rank): (5 if place < 20 else 7 if place < 22 else place % 9, 0, 0, 0)
+        for place in range(1, 40)
+        for rank in range(3)
+    }
+    by_rank = a_prefix_view(fleet, held)
+    by_slot = SlotView(0, fleet, by_rank.load, by_rank.ledger, by_rank.overlay)
+    by_slot.held = held
+    settings = some_settings(kv=kv_settings(credit_decay=0.5))
+    assert pick(by_slot, a_kv_question(), settings) == pick(by_rank, a_kv_question(), settings)

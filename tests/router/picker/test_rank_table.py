@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projections.events.picks import ExcludedReason, Phase, Verdict
-from projections.identity import U64_MAX
+from projections.identity import U64_MAX, RankKey
 from projections.load.store import LoadStore
 from projections.registry.fleet import Role
+from projections.view import DeviceDepths
 from router.picker.pick import candidate_table, pick
-from router.picker.rank_table import RankTable, costs_of, packed, roster_of
+from router.picker.rank_table import RankTable, costs_of, packed, roster_of, slot_places
 from router.picker.rows import pack_rows, unpack_rows
 from tests.router.picker.builders import (
     NOW,
@@ -95,3 +96,14 @@ def test_recorded_rows_are_the_best_of_the_whole_table() -> None:
     assert len(table) == 19
     defined = [row.cost for row in table if row.cost is not None]
     assert defined == sorted(defined)
+
+
+def test_slots_of_the_index_are_told_by_their_places() -> None:
+    fleet = a_fleet(a_worker(1, namespace="a"), a_worker(1, namespace="b"), a_worker(2, namespace="b"))
+    everybody = tuple(fleet.workers.values())
+    names = [RankKey("b", 2, 0), RankKey("a", 1, 0), RankKey("gone", 9, 0)]
+    depths = DeviceDepths([], names, 5)
+    assert slot_places(fleet, roster_of(fleet, everybody, ("all",)), depths) == [2, 0, -1]
+    # rosters of one id in two namespaces are not taken for each other
+    assert slot_places(fleet, roster_of(fleet, everybody[:1], ("a",)), depths) == [-1, 0, -1]
+    assert slot_places(fleet, roster_of(fleet, everybody[1:2], ("b",)), depths) == [-1, -1, -1]
