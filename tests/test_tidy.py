@@ -67,6 +67,7 @@ DOORS = {
     "grpc": ("ingest/discovery/etcd_", "ingest/discovery/etcd3_"),
     "google.protobuf": ("ingest/discovery/etcd_",),
     "etcd3": ("ingest/discovery/etcd3_",),
+    "aiokafka": ("ingest/log/kafka_",),
     "yaml": ("app/config_",),
     "typer": ("app/",),
     "rich": ("app/",),
