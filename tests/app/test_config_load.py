@@ -46,7 +46,7 @@ def refusal(file: Path, text: str, environment: dict[str, str] | None = None) ->
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_every_example_is_valid_without_a_warning(path: Path) -> None:
-    loaded = load_config(path, environment=EXAMPLE_SECRETS, extras=frozenset({"etcd"}))
+    loaded = load_config(path, environment=EXAMPLE_SECRETS, extras=frozenset({"etcd", "kv"}))
     assert loaded.report.warnings == () and loaded.report.suggestions == ()
 
 
