@@ -60,8 +60,8 @@ class Ranks:
     generation: another one whenever a slot has begun or ceased to stand for a rank.
     """
 
-    def __init__(self, ranks_max: int = KV_RANKS_MAX) -> None:
-        self.generation = 0
+    def __init__(self, ranks_max: int = KV_RANKS_MAX, generation: int = 0) -> None:
+        self.generation = generation
         self.departed: list[RankKey] = []  # in order
         self.names: list[RankKey] = []  # by slot; of a free slot the name that it had
         self._ranks_max = ranks_max

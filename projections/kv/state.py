@@ -73,10 +73,11 @@ class KvState:
         self.is_on = self.has_lower = self.has_side = False
         self.due_at = NEVER
         self._limits = (limits, lower, lower)
+        self.ranks = Ranks()
         self._empty()
 
     def _empty(self) -> None:
-        self.ranks = Ranks()
+        self.ranks = Ranks(generation=self.ranks.generation + 1)
         self.publishers = Publishers()
         self.indexes = [Index(limits) for limits in self._limits]
         self.side = SideIndex()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
@@ -26,6 +27,7 @@ from projections.notices import FrameResult, IntakeNotice, Notice, SampleNotice
 from projections.view import Overlay
 from replay.engine import records_of
 from tests.projections.fleet_script import NS, OWNER, REPLICA, Script, endpoint, instance_key
+from tests.projections.kv.kv_story import kv_story
 from tests.projections.log_story import pick, story
 from tests.replay.recorded_log import RecordedLog
 
@@ -116,19 +118,20 @@ def test_every_record_sent_twice_gives_the_state_of_once() -> None:
     assert once.state.registry.digest == twice.state.registry.digest
 
 
+@pytest.mark.parametrize("tale", [story, kv_story])
 @pytest.mark.parametrize("seed", range(6))
-def test_the_short_way_of_samples_leaves_the_state_of_the_long_way(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+def test_the_short_way_of_samples_and_block_events_leaves_the_state_of_the_long_way(
+    seed: int, tale: Callable[[int, int], list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Digests asked now and then end the short way's permission, so both ways alternate."""
-    records = story(seed=100 + seed, records=500)
+    records = tale(100 + seed, 500)
     told: list[list[Notice]] = [[], []]
     short = Fold()
     for offset, data in enumerate(records):
         short.apply(offset, data, told[0])
         if offset % 37 == 0:
             short.digests()
-    monkeypatch.setattr(module, "_SAMPLE", -1)
+    monkeypatch.setattr(module, "_OFTEN", ())
     long = Fold()
     for offset, data in enumerate(records):
         long.apply(offset, data, told[1])

@@ -6,7 +6,14 @@ import typing
 
 import pytest
 
-from projections.notices import DiscoveryKind, FrameResult, IntakeResult, Notice
+from projections.notices import (
+    ClearCause,
+    DiscoveryKind,
+    FrameResult,
+    IntakeResult,
+    KvEventResult,
+    Notice,
+)
 
 
 def test_results_of_frames_keep_their_numbers() -> None:
@@ -22,7 +29,28 @@ def test_results_of_frames_keep_their_numbers() -> None:
         "over_capacity": 8,
         "transport_refused": 9,
         "gap": 10,
+        "unsupported": 11,
     }
+
+
+@pytest.mark.req("MET-08")
+def test_every_result_of_a_frame_that_is_refused_is_one_of_block_events_too() -> None:
+    labels = {result.label for result in KvEventResult}
+    assert {result.label for result in FrameResult} - labels == {"duplicate"}, "those are replays"
+    assert {"applied", "replay", "gap", "orphan", "other_tier", "aged", "displaced"} <= labels
+
+
+def test_causes_of_cleared_ranks_are_words() -> None:
+    assert [cause.label for cause in ClearCause] == [
+        "engine",
+        "gap",
+        "new_publisher",
+        "binding",
+        "aged",
+        "ended",
+        "departed",
+        "switched_off",
+    ]
 
 
 @pytest.mark.req("MET-01")
