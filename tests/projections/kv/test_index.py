@@ -451,3 +451,18 @@ def test_children_whose_removal_never_comes_do_not_match_and_are_bounded() -> No
     assert refused and index.blocks(0) <= 20 and index.nodes <= 30
     index.clear(0)
     assert store(index, 0, [1, 2, 3], [1, 2, 3]) == APPLIED and index.nodes <= 5
+
+
+@pytest.mark.req("KVX-12")
+@pytest.mark.field("B-055")
+@pytest.mark.parametrize("ceiling", [{"nodes": 20}, {"blocks": 20}, {"ownerships": 20}])
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_chain_that_grows_while_it_is_decoded_ends_at_the_ceiling(
+    ceiling: dict[str, int], step: int
+) -> None:
+    index = index_of(**ceiling)
+    numbers = list(range(1, 31))
+    for at in range(0, 30, step):
+        store(index, 0, numbers[at : at + step], numbers[at : at + step], under=at or None)
+    assert (index.blocks(0), index.nodes, depths(index, *numbers)) == (20, 20, {0: 20})
+    index.check()
