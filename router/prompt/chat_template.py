@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -235,7 +235,7 @@ def _jinja2(texts: TemplateTexts) -> _Render:
     class Generation(Extension):
         """A generation block, a mark of trainers, renders as what is in it."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012 - typed so by the library
 
         def parse(self, parser: Parser) -> Node | list[Node]:
             line = next(parser.stream).lineno
@@ -314,6 +314,6 @@ def _strftime_now(form: Any) -> str:
 
 
 def _short(problem: object) -> str:
-    """The first line of what went wrong: it may be a template's own words, so it is cut."""
+    """The innermost cause of what went wrong: it may be a template's own words, so it is cut."""
     text = str(problem).strip() or type(problem).__name__
-    return re.sub(r"[^ -~]", "?", text.splitlines()[0])[:120]
+    return re.sub(r"[^ -~]", "?", text.splitlines()[-1].removeprefix("caused by: "))[:120]

@@ -229,9 +229,8 @@ def _tools(body: Mapping[str, Any], hides_unwanted: bool) -> list[dict[str, Any]
     if tools is None:
         return None
     written = [_tool(tool) for tool in _list(tools, "tools")]
-    if not written:
-        raise _Refused("an empty list of tools")
-    return None if hides_unwanted and body.get("tool_choice") == "none" else written
+    is_unwanted = hides_unwanted and body.get("tool_choice") == "none"
+    return None if is_unwanted or not written else written
 
 
 def _tool(tool: object) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class RenderPool:
         self._memory_bytes = memory_bytes
         self._processes: list[RenderProcess] = []
         self._free: list[RenderProcess] = []
+        self._ending: list[RenderProcess] = []  # killed, and perhaps not gone yet
         self._abandoned: set[int] = set()  # pids of processes whose job nobody waits for
         self._waiters: list[_Waiter] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -91,9 +92,10 @@ class RenderPool:
         """How many processes have it loaded."""
         return sum(key in process.held for process in self._processes)
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a process is free or can be started."""
+    def wants_more(self, key: str) -> bool:
+        """Whether all that have it are busy and another process is free or can be started."""
+        if any(key in process.held for process in self._free):
+            return False
         return bool(self._free) or len(self._processes) + len(self._starting) < self._limit
 
     async def run(self, load: Load, kind: Kind, head: bytes, body: Sequence[bytes], deadline: float) -> Frame:
@@ -141,15 +143,15 @@ class RenderPool:
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
-        ending = list(self._processes)
-        for process in ending:
+        for process in list(self._processes):
             process.end("the router ends")
         for waiter in self._waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(Unavailable("the router ends"))
         self._waiters.clear()
-        for process in ending:
+        for process in self._ending:
             await process.ended()
+        self._ending.clear()
 
     # jobs
 
@@ -261,6 +263,8 @@ class RenderPool:
     def _gone(self, process: RenderProcess) -> None:
         self._abandoned.discard(process.pid)
         self._processes.remove(process)
+        self._ending = [one for one in self._ending if not one.is_reaped]
+        self._ending.append(process)
         with contextlib.suppress(ValueError):
             self._free.remove(process)
         for waiter in list(self._waiters):

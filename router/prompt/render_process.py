@@ -224,6 +224,11 @@ class RenderProcess:
         if self._process.poll() is None and not self._loop.is_closed():
             self._loop.call_later(_REAP_S, self._reap)
 
+    @property
+    def is_reaped(self) -> bool:
+        """Whether it has ended and its status was taken."""
+        return self._process.returncode is not None
+
     async def ended(self) -> None:
         """Wait until the killed process is gone."""
         await asyncio.to_thread(self._process.wait)

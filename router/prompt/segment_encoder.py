@@ -118,12 +118,15 @@ def _plan_of(tokenizer: Any) -> SplitPlan:
         if token.content and not (token.lstrip or token.rstrip or token.single_word)
     }
     others = [token for token in raw.values() if token.content not in plain]
-    if any(token.single_word for token in others) or not 0 < len(plain) <= SPECIAL_TOKENS_MAX:
+    if any(token.single_word for token in others) or len(raw) > SPECIAL_TOKENS_MAX:
         return none
-    if others and any(text != text.strip() for text in plain):
-        return none
-    if any(_can_meet(text, token.content) for token in others for text in plain):
-        return none
+    left_out = [token.content for token in others]
+    if others:  # blanks that one of them takes along must not be part of a token that is cut at
+        left_out += [text for text in plain if text != text.strip()]
+    while left_out:
+        other = left_out.pop()
+        plain.pop(other, None)
+        left_out += [text for text in plain if _can_meet(text, other)]
     return SplitPlan(tuple(plain), tuple(plain.values()))
 
 

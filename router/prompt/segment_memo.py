@@ -125,4 +125,4 @@ def _bytes_of(text: str, ids: bytes) -> int:
 
 
 def _bytes_of_table(entries: dict[str, bytes]) -> int:
-    return sum(_bytes_of(text, ids) for text, ids in entries.items())
+    return sum(_bytes_of(text, ids) for text, ids in entries.items() if text)

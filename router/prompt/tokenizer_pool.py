@@ -24,12 +24,12 @@ from typing import Final
 import orjson
 
 from projections.bounds import ARTIFACT_RETRY_US, ARTIFACT_SETS_MAX, PROMPT_TOKENS_MAX, SECOND_US
-from router.prompt.render_pool import JobFailed, Load, RenderPool, Unavailable
+from router.prompt.render_pool import JobFailed, Load, RenderPool, TextTooLarge, Unavailable
 from router.prompt.render_wire import Kind
 from router.prompt.segment_memo import SegmentMemo, SplitPlan, Splitter
 
 LOAD_S_MAX: Final = 30.0
-LOAD_WAIT_S: Final = 0.5  # a prompt waits this long for a tokenizer that is being loaded
+LOAD_WAIT_S: Final = 1.0  # a prompt waits this long for a tokenizer that is being loaded
 TOKEN_BYTES: Final = 4
 
 
@@ -65,8 +65,7 @@ class TokenizerPool:
         """Packed little-endian u32 tokens of a text, no special token added.
 
         key: of the tokenizer whose file is `data`. deadline: a time of the loop's clock.
-        Raises TokenizerUnavailable, TooManyTokens, and Unavailable, JobFailed or TextTooLarge of
-        the process.
+        Raises TokenizerUnavailable, TooManyTokens, and Unavailable or JobFailed of the process.
         """
         tokenizer = self._known(key)
         splitter = tokenizer.splitter or await self._loaded(key, data, tokenizer, deadline)
@@ -101,14 +100,17 @@ class TokenizerPool:
         return tokenizer
 
     async def _loaded(self, key: str, data: bytes, tokenizer: _Tokenizer, deadline: float) -> Splitter:
-        self._load(key, data, tokenizer)
-        if tokenizer.loading is not None:
-            loop = asyncio.get_running_loop()
-            left = min(LOAD_WAIT_S, deadline - loop.time())
-            await asyncio.wait([tokenizer.loading], timeout=max(0.0, left))
+        """How its text is split, once it was loaded. Raises TokenizerUnavailable."""
+        await self._wait_for_load(key, data, tokenizer, deadline)
         if tokenizer.splitter is None:
             raise TokenizerUnavailable(tokenizer.why)
         return tokenizer.splitter
+
+    async def _wait_for_load(self, key: str, data: bytes, tokenizer: _Tokenizer, deadline: float) -> None:
+        self._load(key, data, tokenizer)
+        if tokenizer.loading is not None:
+            left = min(LOAD_WAIT_S, deadline - asyncio.get_running_loop().time())
+            await asyncio.wait([tokenizer.loading], timeout=max(0.0, left))
 
     def _load(self, key: str, data: bytes, tokenizer: _Tokenizer) -> None:
         """Load into one more process, unless that is under way or failed not long ago."""
@@ -148,9 +150,14 @@ class TokenizerPool:
         places = [place for place, ids in enumerate(found) if ids is None]
         wanted = list(dict.fromkeys((place == 0, segments[place]) for place in places))
         body = orjson.dumps(wanted)
-        frame = None
-        if self._processes.holders(key):
+        if not self._processes.holders(key):
+            await self._wait_for_load(key, data, tokenizer, deadline)
+        elif self._processes.wants_more(key):
+            self._load(key, data, tokenizer)
+        try:
             frame = await self._processes.run_held(key, Kind.ENCODE, key.encode(), (body,), deadline)
+        except TextTooLarge:
+            raise TooManyTokens from None
         if frame is None:
             self._load(key, data, tokenizer)
             raise TokenizerUnavailable(tokenizer.why)
