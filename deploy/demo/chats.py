@@ -25,35 +25,45 @@ PREFILL_HEADER = "x-continuum-prefill-worker"
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """One chat to send. `identifier` becomes its x-request-id and finds its pick later."""
+    """One chat to send. `identifier` becomes its x-request-id and finds its pick later.
+
+    text: what the user says now. before: the messages before that, oldest first.
+    """
 
     identifier: str
     model: str
     text: str
     streamed: bool
     tokens_max: int = 16
+    before: tuple[Mapping[str, str], ...] = ()
 
     def body(self) -> bytes:
-        return json.dumps(
-            {
-                "model": self.model,
-                "messages": [{"role": "user", "content": self.text}],
-                "max_tokens": self.tokens_max,
-                "stream": self.streamed,
-                "nvext": {"extra_fields": ["worker_id"]},
-            }
-        ).encode()
+        document = {
+            "model": self.model,
+            "messages": [*self.before, {"role": "user", "content": self.text}],
+            "max_tokens": self.tokens_max,
+            "stream": self.streamed,
+            "nvext": {"extra_fields": ["worker_id"]},
+        }
+        if self.streamed:
+            document["stream_options"] = {"include_usage": True}
+        return json.dumps(document).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. `headers` have lower-case names; `served_by` is the frontend's `nvext.worker_id`."""
+    """What came back. `headers` have lower-case names; `served_by` is the frontend's `nvext.worker_id`.
+
+    prompt_tokens, cached_tokens: of the answer's usage; None where it does not say.
+    """
 
     status: int
     headers: Mapping[str, str]
     text: str
     served_by: Mapping[str, int]
     problem: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,8 @@ def send(router: str, chat: Chat) -> Answer:
             headers = {name.lower(): value for name, value in reply.headers.items()}
             body = reply.read(ANSWER_BYTES_MAX)
             documents = list(sse_documents(body)) if chat.streamed else [json.loads(body)]
-            return Answer(reply.status, headers, text_of(documents), served_by_of(documents))
+            told = (text_of(documents), served_by_of(documents))
+            return Answer(reply.status, headers, *told, "", *tokens_of(documents))
     except urllib.error.HTTPError as refusal:
         said = refusal.read(2000).decode(errors="replace").strip()
         return Answer(refusal.code, dict(refusal.headers), "", {}, f"status {refusal.code}: {said}")
@@ -129,6 +140,17 @@ def served_by_of(documents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
         told = (document.get("nvext") or {}).get("worker_id")
         if isinstance(told, dict):
             found = told
+    return found
+
+
+def tokens_of(documents: Iterable[Mapping[str, Any]]) -> tuple[int | None, int | None]:
+    """(prompt tokens, those of them that were cached) as the last usage tells them."""
+    found: tuple[int | None, int | None] = (None, None)
+    for document in documents:
+        usage = document.get("usage")
+        if isinstance(usage, dict):
+            details = usage.get("prompt_tokens_details") or {}
+            found = (usage.get("prompt_tokens"), details.get("cached_tokens"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the demo says to a person: one line for a pin, one for the reason of a pick, what to try next."""
+"""What the demo says to a person: a line for a pin, for a reason, for a turn, and what to try next."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deploy.demo.chats import Pin
+from deploy.demo.conversation import Turn
 
 SHOWN_CHARACTERS_MAX = 48
 
@@ -24,6 +25,36 @@ def why_words(document: Mapping[str, Any]) -> str:
         words.append(f"{phase} {found.get('reason')} among {count}{by}")
     repeated = document.get("repeated")
     return "; ".join(words) + (f"; repeated from the log: {repeated}" if repeated else "")
+
+
+def turn_words(turn: Turn, names: Mapping[str, str]) -> str:
+    """One line for a turn: its tokens, those found cached, who computed it, and what the pick knew."""
+    answer, pin = turn.answer, turn.prefiller
+    cached = "?" if answer.cached_tokens is None else answer.cached_tokens
+    worker = names.get(pin.instance_id, "a worker of nobody") if pin is not None else "nobody"
+    return (
+        f"{turn.chat.identifier:<16} {answer.prompt_tokens or 0:>4} tokens, {cached:>4} cached at "
+        f"{worker:<10} {prefix_words(turn.explained)}"
+    )
+
+
+def prefix_words(document: Mapping[str, Any]) -> str:
+    """Why the worker that computes the prompt was taken: blocks it holds and the terms of its cost."""
+    phases = document.get("phases") or {}
+    found = phases.get("prefill") or {}
+    if not found.get("winner"):
+        found = phases.get("decode") or {}
+    winner, other = found.get("winner") or {}, found.get("runner_up") or {}
+    prefix = winner.get("prefix")
+    if not prefix:
+        return str(found.get("reason") or "not explained")
+    terms = f"{prefix['raw_blocks']:.1f} blocks - {prefix['credit']:.0f} held"
+    if prefix.get("decode_blocks") is not None:
+        terms += f" + {prefix['decode_blocks']} to keep"
+    words = f"{found.get('reason')}: {terms} = {winner['cost']:.1f}"
+    if isinstance(other.get("cost"), int | float):
+        words += f"; next best {other['cost']:.1f}"
+    return words
 
 
 def pin_words(pin: Pin, names: Mapping[str, str]) -> str:

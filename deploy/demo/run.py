@@ -35,6 +35,8 @@ from deploy.demo.fleet import Fleet, FleetFailed
 from deploy.demo.fleet_plan import AGGREGATED_MODEL, DEMO_FOLDER, PAIRED_MODEL
 from deploy.demo.install_dynamo import InstallFailed
 from deploy.demo.narration import pin_words, shortened, what_next, why_words
+from deploy.demo.pins import PINNED_FILES, pins_of
+from deploy.demo.prefix_show import NotTakenUp, PrefixShow
 
 PORT_FIRST = 8080
 ROUTER_READY_S_MAX = 60.0
@@ -55,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _signals_raise(), _only_one(options.run_dir):
             return Demo(options).run(ended)
-    except (DemoFailed, FleetFailed, ChildFailed, InstallFailed, NoFreePort) as problem:
+    except (DemoFailed, FleetFailed, ChildFailed, InstallFailed, NoFreePort, NotTakenUp) as problem:
         print(f"demo: {problem}", file=sys.stderr, flush=True)
         return 1
     except Interrupted:
@@ -95,7 +97,8 @@ class Demo:
                 for row in workers:
                     say(f"  {row['name']:<10} pid {row['pid']:<8} serves {row['model']}")
                 say("(mock workers answer with random words of a tiny vocabulary)")
-                failed = self._send_chats(workers)
+                say(f"(prefix-aware picks are on; reviewed and pinned: {' and '.join(PINNED_FILES)})")
+                failed = self._send_chats(workers) + self._show_prefixes(fleet, workers)
                 if not self.once:
                     self._say_what_next(workers)
                     return self._stay(fleet, ended)
@@ -191,6 +194,19 @@ class Demo:
         say(f"{total - failed} of {total} chats were answered by the picked workers")
         return failed
 
+    def _show_prefixes(self, fleet: Fleet, workers: Sequence[Mapping[str, Any]]) -> int:
+        """Conversations with and without prefix-aware picks; returns how many chats went wrong."""
+        names = {row["instance_id"]: str(row["name"]) for row in workers}
+        config = self.run_dir / "config.yaml"
+
+        def turn_kv(is_on: bool) -> None:
+            temporary = config.with_suffix(".tmp")
+            temporary.write_text(demo_config(fleet, self.router_port, is_kv_enabled=is_on))
+            temporary.replace(config)
+            say(f"{_shown(config)} now says dynamo.kv.enabled: {str(is_on).lower()} ...")
+
+        return PrefixShow(self.router, names, turn_kv, say).run()
+
     def _why(self, chat: Chat) -> str:
         result = self._replay("explain", chat.identifier, "--json")
         if result.returncode != 0:
@@ -245,8 +261,8 @@ class Demo:
             say(f"the router ended with status {status}; its log is {_shown(self.run_dir / 'router.log')}")
 
 
-def demo_config(fleet: Fleet, router_port: int) -> str:
-    """The text of `config.yaml` with this run's addresses."""
+def demo_config(fleet: Fleet, router_port: int, *, is_kv_enabled: bool = True) -> str:
+    """The text of `config.yaml` with this run's addresses and the checksums of the tiny model's files."""
     template = string.Template((DEMO_FOLDER / "config.yaml").read_text().split("\n\n", 1)[1])
     networks = '["127.0.0.0/8"]' if _is_local(fleet.release) else "null"
     return template.substitute(
@@ -255,6 +271,8 @@ def demo_config(fleet: Fleet, router_port: int) -> str:
         MODELS=", ".join(fleet.plan.models()),
         FILE_STORE=fleet.file_store,
         ALLOWED_NETWORKS=networks,
+        KV_ENABLED=str(is_kv_enabled).lower(),
+        PINS="\n".join(f'      - "{pin}"' for pin in pins_of()),
     )
 
 
