@@ -13,6 +13,7 @@ from deploy.demo.fleet import Fleet
 from deploy.demo.fleet_plan import FleetPlan
 from tests.live import peers
 from tests.live.certificates import Authority
+from tests.live.kafka_broker import KafkaBroker
 from tests.live.peers import EtcdServer, EtcdTls
 
 EtcdMaker = Callable[..., EtcdServer]
@@ -48,6 +49,17 @@ def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
         yield server.start()
     finally:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """One broker for all tests of a module, with TLS and SASL beside plaintext: take a topic of your own."""
+    folder = tmp_path_factory.mktemp("kafka")
+    broker = KafkaBroker(folder, Authority(folder / "tls"))
+    try:
+        yield broker.start()
+    finally:
+        broker.close()
 
 
 @pytest.fixture

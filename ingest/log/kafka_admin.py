@@ -1,0 +1,176 @@
+"""Topics of a log: made right, and checked before anything is read or written.
+
+One partition, since a log is one lane; no compaction, since no record stands for another; room
+for the largest record; and settings that do not lose acknowledged records: no unclean leader
+election, and at least two copies before an acknowledgement where there are three. The last two
+are refused unless the site says that it knows (`allow_unsafe`).
+
+Created topics keep everything (`retention.ms=-1`): a log can only be folded from its beginning
+or from a checkpoint, and what Kafka drops by age nobody has checkpointed.
+
+Source: contract, section 6, `log.kafka`; decisions 11, 44.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable, TopicRefused, client_options
+from projections.bounds import COMMIT_BATCH_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
+
+BATCH_OVERHEAD_BYTES = 4 * KIB  # head of a batch, and place and length of one record, generously
+MESSAGE_BYTES_MIN = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
+MESSAGE_BYTES_CREATED = COMMIT_BATCH_BYTES_MAX + MIB  # a commit batch is one batch of the topic
+
+LEADER_S = 10.0  # that a new topic may take to be there for all
+LOOK_S = 0.05
+
+
+class TopicFacts(NamedTuple):
+    """What is known of a topic. replication: copies of its first partition."""
+
+    partitions: int
+    replication: int
+    configs: Mapping[str, str]
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Largest batch, compressed, that the topic takes."""
+        return int(self.configs.get("max.message.bytes", 0))
+
+
+class TopicFaults(NamedTuple):
+    """What is wrong with a topic. unsafe: may lose acknowledged records; the rest cannot work."""
+
+    impossible: list[str]
+    unsafe: list[str]
+
+
+def topic_faults(name: str, facts: TopicFacts) -> TopicFaults:
+    """Every reason for which the topic is no place for a log, each with what to do."""
+    faults = TopicFaults([], [])
+    configs = facts.configs
+    if facts.partitions != 1:
+        faults.impossible.append(
+            f"{name} has {facts.partitions} partitions, a log is one: name a topic with one partition"
+        )
+    if facts.message_bytes_max < MESSAGE_BYTES_MIN:
+        faults.impossible.append(
+            f"{name} takes max.message.bytes={facts.message_bytes_max}, a record may have "
+            f"{RECORD_BYTES_MAX} and its head: set at least {MESSAGE_BYTES_MIN}"
+        )
+    if "compact" in configs.get("cleanup.policy", "delete"):
+        faults.impossible.append(
+            f"{name} has cleanup.policy={configs['cleanup.policy']}, which drops records of a log: set delete"
+        )
+    if configs.get("unclean.leader.election.enable", "false") == "true":
+        faults.unsafe.append(
+            f"{name} has unclean.leader.election.enable=true, which takes acknowledged records back: "
+            "set false, or log.kafka.allow_unsafe"
+        )
+    insync = int(configs.get("min.insync.replicas", "1"))
+    if facts.replication >= 3 and insync < 2:
+        faults.unsafe.append(
+            f"{name} has {facts.replication} replicas and min.insync.replicas={insync}, so one broker's "
+            "end may lose acknowledged records: set 2, or log.kafka.allow_unsafe"
+        )
+    return faults
+
+
+async def describe_topic(place: KafkaPlace) -> TopicFacts | None:
+    """The topic as the cluster tells it; None where there is none. Raises KafkaUnreachable, KafkaError."""
+    client = await _client(place)
+    try:
+        (topic,) = await client.describe_topics([place.topic])
+        error = for_code(topic["error_code"])
+        if error is UnknownTopicOrPartitionError:
+            return None
+        if error is not NoError:
+            raise error
+        partitions = topic["partitions"]
+        configs = await _configs(client, place.topic)
+        replication = len(partitions[0]["replicas"]) if partitions else 0
+        return TopicFacts(len(partitions), replication, configs)
+    finally:
+        await client.close()
+
+
+async def create_topic(place: KafkaPlace) -> bool:
+    """Make the topic unless it is there; whether it was made. Raises TopicRefused, KafkaError."""
+    copies = place.replication_factor
+    configs = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(MESSAGE_BYTES_CREATED),
+        "min.insync.replicas": "2" if copies >= 3 else "1",
+        "unclean.leader.election.enable": "false",
+        "compression.type": "producer",
+        "message.timestamp.type": "CreateTime",
+    }
+    client = await _client(place)
+    try:
+        answer = await client.create_topics([NewTopic(place.topic, 1, copies, topic_configs=configs)])
+        (_, code, text, *_), *_ = answer.topic_errors
+        error = for_code(code)
+        if error is TopicAlreadyExistsError:
+            return False
+        if error is not NoError:
+            detail = text or error.__name__
+            raise TopicRefused(f"{place.name} cannot be made with {copies} replicas: {detail}")
+        return True
+    finally:
+        await client.close()
+
+
+async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, list[str]]:
+    """The topic, made where it was missing, and what is unsafe about it.
+
+    Raises TopicRefused for a topic that is no place for a log; KafkaUnreachable, KafkaError.
+    """
+    facts = await describe_topic(place)
+    if facts is None:
+        await create_topic(place)
+        async with asyncio.timeout(LEADER_S):
+            while facts is None or not facts.partitions:  # brokers hear of it one after another
+                await asyncio.sleep(LOOK_S)
+                facts = await describe_topic(place)
+    faults = topic_faults(place.name, facts)
+    refused = faults.impossible + ([] if place.allow_unsafe else faults.unsafe)
+    if refused:
+        raise TopicRefused("; ".join(refused))
+    return facts, faults.unsafe
+
+
+async def _configs(client: Any, topic: str) -> dict[str, str]:
+    answers = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    found: dict[str, str] = {}
+    for answer in answers:
+        for code, _, _, _, entries in answer.resources:
+            if for_code(code) is not NoError:
+                raise KafkaUnreachable(
+                    "Kafka: the topic's configuration cannot be read: grant DescribeConfigs"
+                )
+            found |= {name: value for name, value, *_ in entries if value is not None}
+    return found
+
+
+async def _client(place: KafkaPlace) -> Any:
+    client = AIOKafkaAdminClient(**client_options(place))
+    try:
+        await client.start()
+    except BaseException:
+        await client.close()
+        raise
+    return client

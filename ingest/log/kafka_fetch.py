@@ -1,0 +1,180 @@
+"""The client library's consumer, as a reader of one log needs it: assign and seek, no group.
+
+Records come out with the place that they tell; what tells none, is of another log or is above the
+record ceiling is LogCorrupt. A position that retention passed by is OutOfRange. Whatever the
+brokers do not answer in time is KafkaUnreachable; the library itself would try for ever.
+
+All calls are for the client's own event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from ingest.log.kafka_admin import describe_topic
+from ingest.log.kafka_records import Role, Told, read_place
+from ingest.log.kafka_settings import (
+    PARTITION,
+    REQUEST_S,
+    KafkaPlace,
+    KafkaUnreachable,
+    TopicRefused,
+    client_options,
+)
+from projections.bounds import MIB, RECORD_BYTES_MAX
+from projections.events.ports import LogCorrupt
+
+FETCH_BYTES = MIB  # of one answer, compressed; a larger batch comes alone
+FETCH_WAIT_MS = 250  # that a broker holds a request while there is nothing new
+POLL_MS = 20  # between looks at the position: markers at the end move it without a record
+CLOSE_S = 2.0
+
+
+class OutOfRange(Exception):
+    """The position is not in the topic: before its oldest record, or behind its end."""
+
+
+class Fetched(NamedTuple):
+    """One record: its offsets in the topic and, for records of the log, in the log; its bytes; its place."""
+
+    kafka_offset: int
+    offset: int
+    value: bytes
+    place: Told
+
+
+class KafkaFetch:
+    """Use `open`. log_id: once set, records of any other log are refused."""
+
+    def __init__(self, place: KafkaPlace, consumer: AIOKafkaConsumer) -> None:
+        self.place = place
+        self.log_id: bytes | None = None
+        self._consumer = consumer
+        self._partition = TopicPartition(place.topic, PARTITION)
+
+    @classmethod
+    async def open(cls, place: KafkaPlace) -> KafkaFetch:
+        """Reach the topic. Raises TopicRefused where it is missing or no lane, KafkaUnreachable."""
+        async with asyncio.timeout(2 * REQUEST_S):
+            facts = await describe_topic(place)
+            if facts is None:
+                raise TopicRefused(f"there is no {place.name}: copy a log into it with `picklog log copy`")
+            if facts.partitions != 1:
+                raise TopicRefused(f"{place.name} has {facts.partitions} partitions, a log is one")
+            consumer = AIOKafkaConsumer(
+                **client_options(place),
+                group_id=None,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                max_partition_fetch_bytes=FETCH_BYTES,
+                fetch_max_wait_ms=FETCH_WAIT_MS,
+                fetch_min_bytes=1,
+                check_crcs=True,
+            )
+            fetch = cls(place, consumer)
+            try:
+                await consumer.start()
+                consumer.assign([fetch._partition])
+            except BaseException:
+                await fetch.close()
+                raise
+            return fetch
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        async with asyncio.timeout(CLOSE_S):
+            await self._consumer.stop()
+
+    async def begin(self) -> int:
+        """The topic's offset of the oldest record. Raises KafkaUnreachable."""
+        found: dict[TopicPartition, int] = await self._consumer.beginning_offsets([self._partition])
+        return found[self._partition]
+
+    async def end(self) -> int:
+        """The topic's offset behind the last committed record or marker. Raises KafkaUnreachable."""
+        found: dict[TopicPartition, int] = await self._consumer.end_offsets([self._partition])
+        return found[self._partition]
+
+    async def ends(self) -> tuple[int, int]:
+        """Both."""
+        return await self.begin(), await self.end()
+
+    def seek(self, position: int) -> None:
+        """Fetch from this offset of the topic on."""
+        self._consumer.seek(self._partition, position)
+
+    async def position(self) -> int:
+        """The topic's offset that the next fetch begins with."""
+        found: int = await self._consumer.position(self._partition)
+        return found
+
+    async def some(self, stop: int, count: int | None = None) -> list[Fetched]:
+        """Records from the position on: the rest of one answer, at most `count`; [] once `stop` is reached.
+
+        Raises OutOfRange, LogCorrupt, KafkaUnreachable.
+        """
+        deadline = asyncio.get_running_loop().time() + REQUEST_S
+        while True:
+            found = await self._poll(POLL_MS, count)
+            is_done = await self.position() >= stop
+            if is_done:  # a request that waits for news would hold up the one after the next seek
+                self._consumer.pause(self._partition)
+            if found or is_done:
+                return [record for record in found if record.kafka_offset < stop]
+            if asyncio.get_running_loop().time() > deadline:
+                raise KafkaUnreachable(f"Kafka sends nothing of {self.place.name} within {REQUEST_S:.0f} s")
+
+    async def news(self, timeout_s: float) -> list[Fetched]:
+        """Records from the position on as they come, [] after a while. Raises as `some`."""
+        return await self._poll(int(timeout_s * 1000), None)
+
+    async def first_from(self, position: int, stop: int) -> Fetched | None:
+        """The first record at or behind `position` and before `stop`. Moves the position."""
+        if position >= stop:
+            return None
+        self.seek(position)
+        return next(iter(await self.some(stop, 1)), None)
+
+    async def last_between(self, position: int, stop: int) -> Fetched | None:
+        """The last record there. Moves the position."""
+        newest = None
+        self.seek(position)
+        while await self.position() < stop:
+            newest = next(reversed(await self.some(stop)), newest)
+        return newest
+
+    async def _poll(self, timeout_ms: int, count: int | None) -> list[Fetched]:
+        self._consumer.resume(self._partition)
+        try:
+            answer = await self._consumer.getmany(self._partition, timeout_ms=timeout_ms, max_records=count)
+        except OffsetOutOfRangeError as problem:
+            raise OutOfRange from problem
+        except KafkaError as problem:
+            if not problem.retriable:
+                raise
+            await asyncio.sleep(POLL_MS / 1000)
+            return []
+        return [self._told(record) for record in answer.get(self._partition, ())]
+
+    def _told(self, record: ConsumerRecord) -> Fetched:
+        place = read_place(record.headers)
+        value = record.value
+        if place is None or value is None:
+            raise LogCorrupt(
+                f"{self.place.name}: its record {record.offset} is none of a log: something else writes there"
+            )
+        if self.log_id is not None and place.log_id != self.log_id and place.role is not Role.ORIGIN:
+            raise LogCorrupt(
+                f"{self.place.name}: its record {record.offset} is of another log: it was recreated, or two "
+                "logs write there"
+            )
+        if len(value) > RECORD_BYTES_MAX:
+            raise LogCorrupt(
+                f"{self.place.name}: its record {record.offset} has {len(value)} bytes, above the ceiling"
+            )
+        return Fetched(record.offset, place.offset(record.offset), value, place)

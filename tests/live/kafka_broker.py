@@ -1,0 +1,164 @@
+"""A real Apache Kafka for live tests: one broker that is its own controller, on loopback, on free ports.
+
+It speaks plaintext for tests that only want a log, and, where certificates are given, TLS and
+SASL (PLAIN) on ports of their own. Its heap is small, its data lies in the folder given, and it
+ends with this process. Every call blocks.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from deploy.demo import install_kafka
+from deploy.demo.addresses import free_port
+from deploy.demo.children import Child, Nursery
+from deploy.demo.fleet import FleetFailed
+from tests.live.certificates import Authority
+from tests.live.peers import START_S_MAX, missing
+
+GET_JAVA = "no Java on this machine: apt-get install openjdk-17-jre-headless maven"
+GET_KAFKA = f"Kafka {install_kafka.VERSION} is not installed: python -m deploy.demo.install_kafka"
+USER, PASSWORD = "reader", "reader-secret"
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'user_{USER}="{PASSWORD}";'
+)  # fmt: skip
+# The same for every start: a broker is small here, and one that is asked for little answers at once.
+FIXED = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "false",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "500",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "log.cleaner.enable": "false",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "500",
+}
+JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def java() -> str:
+    """Path of java; skips or fails where it, or Kafka's jars, are missing."""
+    program = shutil.which("java")
+    if program is None:
+        missing(GET_JAVA)
+    assert program is not None
+    if not install_kafka.is_installed():
+        missing(GET_KAFKA)
+    return program
+
+
+class KafkaBroker:
+    """One broker that can be killed, frozen and started again; its ports stay the same."""
+
+    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+        self.folder = folder
+        self._java = java()
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ["PLAINTEXT", "CONTROLLER"] + (["SSL", "SASL_PLAINTEXT"] if authority is not None else [])
+        self._ports: dict[str, int] = {}
+        for name in names:
+            self._ports[name] = free_port(set(self._ports.values()))
+        self._settings = folder / "server.properties"
+        self._settings.write_text(self._properties(authority))
+        argv = [self._java, *JVM, "-cp", install_kafka.class_path(), "kafka.Kafka", str(self._settings)]
+        self._nursery = Nursery()
+        self._nursery.add(Child("kafka", argv, dict(os.environ), folder / "kafka.log", folder))
+        self._format()
+
+    def address(self, protocol: str = "PLAINTEXT") -> str:
+        """`127.0.0.1:port` of a listener: PLAINTEXT, SSL or SASL_PLAINTEXT."""
+        return f"127.0.0.1:{self._ports[protocol]}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._nursery["kafka"].is_running
+
+    def start(self) -> KafkaBroker:
+        """Start and wait until its listener takes connections."""
+        child = self._nursery.start("kafka")
+        deadline = time.monotonic() + START_S_MAX
+        while not self._listens():
+            if not child.is_running or time.monotonic() > deadline:
+                raise FleetFailed(f"Kafka does not answer; the end of {child.log}:\n{child.tail()}")
+            time.sleep(0.05)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL and wait: connections are reset, what it wrote stays."""
+        self._nursery.end("kafka", signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay, nothing is answered."""
+        self._nursery["kafka"].send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._nursery["kafka"].send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.thaw()
+        self._nursery.end("kafka", signal.SIGKILL)
+        self._nursery.close()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex(("127.0.0.1", self._ports["PLAINTEXT"])) == 0
+
+    def _format(self) -> None:
+        cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+        argv = ["-cp", install_kafka.class_path(), "kafka.tools.StorageTool", "format", "-t", cluster]
+        done = subprocess.run(
+            [self._java, *JVM, *argv, "-c", str(self._settings)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if done.returncode != 0:
+            raise FleetFailed(f"Kafka's storage cannot be prepared: {done.stderr or done.stdout}")
+
+    def _properties(self, authority: Authority | None) -> str:
+        at = {name: f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()}
+        settings = dict(FIXED)
+        settings["listeners"] = ",".join(at.values())
+        settings["advertised.listeners"] = ",".join(text for name, text in at.items() if name != "CONTROLLER")
+        protocols = {name: "PLAINTEXT" if name == "CONTROLLER" else name for name in at}
+        settings["listener.security.protocol.map"] = ",".join(f"{k}:{v}" for k, v in protocols.items())
+        settings["controller.quorum.voters"] = f"1@127.0.0.1:{self._ports['CONTROLLER']}"
+        settings["log.dirs"] = str(self.folder / "data")
+        if authority is not None:
+            settings |= self._secured(authority)
+        return "".join(f"{name}={text}\n" for name, text in settings.items())
+
+    def _secured(self, authority: Authority) -> dict[str, str]:
+        server = authority.server("kafka")
+        both = self.folder / "kafka-server.pem"
+        both.write_bytes(server.key.read_bytes() + server.certificate.read_bytes())
+        return {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
+            "listener.name.ssl.ssl.keystore.type": "PEM",
+            "listener.name.ssl.ssl.keystore.location": str(both),
+            "listener.name.ssl.ssl.truststore.type": "PEM",
+            "listener.name.ssl.ssl.truststore.location": str(authority.ca),
+            "listener.name.ssl.ssl.client.auth": "required",
+        }
