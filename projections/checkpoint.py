@@ -204,7 +204,8 @@ class _Restore:
         """All facts were taken."""
         self.state.registry.settle()
         try:
-            self._kv.finish(self.state.intake.fold_mode, self.state.intake.stamp)
+            intake = self.state.intake
+            self._kv.finish(intake.fold_mode, intake.stamp, self.state.registry)
         except ValueError as problem:
             raise CheckpointRefused(f"the blocks that ranks hold are no whole: {problem}") from problem
 

@@ -52,13 +52,15 @@ class KvPublisher:
     """One publisher of kv-events. Only this folder changes it.
 
     down_at: log time since which it is not heard, None while it is. binding: the rank that it
-    speaks for where that overrides what its events say. fed: by tier, the slots that it feeds,
+    speaks for where that overrides what its events say. bound_to: the worker that its event source
+    names. fed: by tier, the slots that it feeds,
     as bitmasks. resolved: (worker id, rank in the event) -> feed, as of `generation` of the
     fleet, None where the rank is not live.
     """
 
     __slots__ = (
         "binding",
+        "bound_to",
         "down_at",
         "fed",
         "feeds",
@@ -72,6 +74,7 @@ class KvPublisher:
     def __init__(self, key: tuple[str, int], binding: RankBinding | None) -> None:
         self.key = key
         self.binding = binding
+        self.bound_to: int | None = None
         self.down_at: int | None = None
         self.fed = [0] * TIERS
         self.feeds: dict[tuple[int, int], Feed] = {}
@@ -95,12 +98,14 @@ class KvPublisher:
 class Publishers:
     """The table of them, at most KV_PUBLISHERS_MAX, with at most KV_CURSORS_MAX cursors.
 
-    by_key: all of them. down: those that are not heard.
+    by_key: all of them. down: those that are not heard. bound: by worker, the names of those
+    whose event source speaks of it, whether or not that counts.
     """
 
     def __init__(self) -> None:
         self.by_key: dict[tuple[str, int], KvPublisher] = {}
         self.down: dict[tuple[str, int], KvPublisher] = {}
+        self.bound: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
         self._cursors = 0
         self._changed: list[KvPublisher] = []
         self._digest = 0
@@ -123,8 +128,23 @@ class Publishers:
         self._cursors -= len(publisher.feeds)
         del self.by_key[publisher.key]
         self.down.pop(publisher.key, None)
+        self.bind(publisher, None)
         publisher.is_changed = False
         self._digest = (self._digest - publisher.word) & U64_MAX
+
+    def bind(self, publisher: KvPublisher, worker_id: int | None) -> None:
+        """The publisher's event source speaks of this worker."""
+        namespace, before = publisher.key[0], publisher.bound_to
+        if before == worker_id:
+            return
+        if before is not None:
+            names = self.bound[(namespace, before)]
+            del names[publisher.key]
+            if not names:
+                del self.bound[(namespace, before)]
+        publisher.bound_to = worker_id
+        if worker_id is not None:
+            self.bound.setdefault((namespace, worker_id), {})[publisher.key] = None
 
     def has_room_for_cursor(self, publisher: KvPublisher) -> bool:
         """Whether this publisher may tell of one more rank."""

@@ -19,7 +19,7 @@ from projections.events.held import (
 )
 from projections.identity import RankKey
 from projections.kv.cursors import TIERS
-from projections.kv.state import KvState
+from projections.kv.state import KvFleet, KvState
 from projections.registry.join import RankBinding
 
 KvHeld = KvRankHeld | KvPublisherHeld | KvTierHeld | RunHeld | PredictionHeld
@@ -76,12 +76,14 @@ class KvRestore:
             case PredictionHeld():
                 self._predictions.append(fact)
 
-    def finish(self, fold_mode: tuple[int, ...], stamp: int) -> None:
+    def finish(self, fold_mode: tuple[int, ...], stamp: int, fleet: KvFleet) -> None:
         """All facts were taken. stamp: log time of the owner's newest record. May raise ValueError."""
         state = self._state
         state.set_modes(fold_mode)
         for fact in self._ranks:
             self._feed(fact)
+        for publisher in [*state.publishers.by_key.values()]:
+            state.bind(publisher, fleet, [])
         state.open_slots()
         slots = [rank.slot for rank in state.ranks.in_order()]
         for tier, runs in enumerate(self._runs[: state.tiers]):

@@ -99,7 +99,7 @@ class KvState:
         return total & U64_MAX
 
     def derived_of(self, generations: tuple[int, ...]) -> dict[Any, Any]:
-        """What readers have worked out at these generations of fleet and ranks, for them to keep and bound."""
+        """What readers worked out at these generations of fleet and ranks, for them to keep and bound."""
         if generations != self._derived_of:
             self._derived, self._derived_of = {}, generations
         return self._derived
@@ -148,13 +148,13 @@ class KvState:
         """The publisher of a batch that has come, None where there is no room for another one."""
         publisher = self.publishers.by_key.get(key)
         if publisher is None:
-            publisher = self.publishers.open(key, _binding(key, fleet))
+            publisher = self.publishers.open(key, None)
             if publisher is None:
                 return None
+            self.bind(publisher, fleet, notices)
         if publisher.down_at is not None:
             self.publishers.hear(publisher)
         if publisher.generation != fleet.generation:
-            self._bind(publisher, fleet, notices)
             publisher.generation = fleet.generation
             publisher.resolved.clear()
         return publisher
@@ -265,12 +265,12 @@ class KvState:
             for rank in self.ranks.of_worker(*worker):
                 if not rank.departed and not fleet.is_live(*rank.key):
                     self._mask(rank, notices)
-                for key in sorted(rank.heard):
-                    self._bind(self.publishers.by_key[key], fleet, notices)
+            for bound in sorted(self.publishers.bound.get(worker, ())):
+                self.bind(self.publishers.by_key[bound], fleet, notices)
         for key in publishers:
             publisher = self.publishers.by_key.get(key)
             if publisher is not None:
-                self._bind(publisher, fleet, notices)
+                self.bind(publisher, fleet, notices)
 
     def clear_feed(
         self, publisher: KvPublisher, feed: Feed, cause: ClearCause, notices: list[Notice]
@@ -301,9 +301,15 @@ class KvState:
                 publisher.fed[tier] &= ~rank.bit
                 self.ranks.change(rank)
 
-    def _bind(self, publisher: KvPublisher, fleet: KvFleet, notices: list[Notice]) -> None:
+    def bind(self, publisher: KvPublisher, fleet: KvFleet, notices: list[Notice]) -> None:
         """Look up the publisher's binding again: another one clears its blocks and cursors."""
-        binding = _binding(publisher.key, fleet)
+        source = fleet.binding_of(PublisherKey(*publisher.key))
+        self.publishers.bind(publisher, None if source is None else source.instance_id)
+        binding = None
+        if source is not None:
+            worker = fleet.worker(WorkerKey(publisher.key[0], source.instance_id))
+            if worker is not None and worker.dp_size > 1:
+                binding = source
         if binding == publisher.binding:
             return
         publisher.binding = binding
@@ -381,12 +387,3 @@ class KvState:
     def _tell(self, cause: ClearCause, rank: KvRank, blocks: int, notices: list[Notice]) -> None:
         if blocks:
             notices.append(RankCleared(cause, *rank.key, blocks))
-
-
-def _binding(key: tuple[str, int], fleet: KvFleet) -> RankBinding | None:
-    """The rank that a publisher speaks for whatever its events say; of a worker with several ranks."""
-    binding = fleet.binding_of(PublisherKey(*key))
-    if binding is None:
-        return None
-    worker = fleet.worker(WorkerKey(key[0], binding.instance_id))
-    return binding if worker is not None and worker.dp_size > 1 else None

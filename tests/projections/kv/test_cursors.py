@@ -54,3 +54,17 @@ def test_the_digest_follows_every_change() -> None:
     publishers.close_feed(publisher, rank)
     publishers.hear(publisher)
     assert len({*seen}) == 4 and publishers.digest == seen[0]
+
+
+def test_publishers_are_found_by_the_worker_that_their_source_names() -> None:
+    publishers = Publishers()
+    one, other = publishers.open(("ns", 7), None), publishers.open(("ns", 8), None)
+    assert one is not None and other is not None
+    publishers.bind(one, 1)
+    publishers.bind(other, 1)
+    publishers.bind(one, 2)
+    publishers.bind(one, 2)
+    assert publishers.bound == {("ns", 1): {("ns", 8): None}, ("ns", 2): {("ns", 7): None}}
+    publishers.close(other)
+    publishers.bind(one, None)
+    assert publishers.bound == {}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import pytest
 
+from projections.events.codec import decode_record
 from projections.events.control import FoldModeAdopted
+from projections.events.picks import BlockHashes
 from projections.events.signals import (
     KV_EVENT_HEAD,
     Family,
@@ -15,16 +18,21 @@ from projections.events.signals import (
     KvOperation,
     SubscriptionState,
 )
+from projections.fold import Fold
 from projections.fold_modes import KV_INDEX, LOWER_TIERS
 from projections.notices import FrameResult
+from projections.view import Overlay
+from replay.timeline import index_at
 from tests.projections.fleet_script import NS
 from tests.projections.kv.kv_script import (
     DEVICE,
     DISK,
     EXTERNAL,
     HOST,
+    KV,
     Event,
     KvScript,
+    S,
     chain,
     cleared,
     packed,
@@ -32,6 +40,8 @@ from tests.projections.kv.kv_script import (
     removed,
     stored,
 )
+from tests.projections.kv.kv_story import kv_story
+from tests.projections.kv.plain_rules import PlainRules
 
 
 def one_worker(*modes: int, ranks: int = 1) -> KvScript:
@@ -150,6 +160,16 @@ def test_a_card_that_comes_after_the_binding_and_before_any_block_counts_too() -
     script.worker(1, **ranks_card(2))
     script.batch(stored(2, "a"))
     assert script.device("a") == {(1, 1): 1}
+
+
+@pytest.mark.req("KVX-13")
+def test_a_publisher_is_bound_anew_by_the_card_of_a_worker_that_it_never_spoke_of() -> None:
+    script = one_worker()
+    script.worker(2)
+    script.bind(70, 2, 1)
+    script.batch(stored(1, "a"))
+    script.worker(2, **ranks_card(2))
+    assert script.clears() == [("binding", 1, 0, 1)]
 
 
 @pytest.mark.req("KVX-14")
@@ -386,3 +406,33 @@ def test_chains_below_blocks_from_before_our_start_wait_for_one_from_the_root() 
     assert script.blocks() == 1 and script.device("b") == {} and script.device("a", "b") == {}
     script.batch(stored(8, "a", "b", "c"), stored(9, "a", "b", "c", "d", below=3))
     assert script.results() == {"applied": 2} and script.device("a", "b", "c", "d") == {(1, 0): 4}
+
+
+@pytest.mark.req("KVX-09", "KVX-10", "KVX-13", "KVX-14", "KVX-15", "BRS-11")
+@pytest.mark.parametrize("seed", range(20))
+def test_any_story_leaves_what_the_plain_rules_leave(seed: int) -> None:
+    draw = random.Random(seed)
+    fold, plain = Fold(), PlainRules()
+    words = [struct.unpack(">Q", chain(word)[0])[0] for word in range(3)]
+    for offset, data in enumerate(kv_story(1_000 + seed, 250)):
+        fact = fold.apply(offset, data, [])
+        if fact is not None:
+            plain.take(decode_record(offset, data), fold.state.registry)
+        elif isinstance(decode_record(offset, data).fact, KvBatchReceived):
+            plain.stamp = fold.state.intake.stamp  # an owner's word, of which nothing was taken
+        held = {row.rank[1:]: row.blocks[0] for row in index_at(fold).ranks if row.blocks[0]}
+        assert held == {rank: len({*names.values()}) for rank, names in plain.held.items() if names}, offset
+        path = [draw.randrange(3) for _ in range(draw.randrange(1, 6))]
+        tokens = packed(*(words[one] for one in path))
+        at = fold.state.intake.stamp + draw.choice((0, 1, 30, 59, 60, 61)) * S
+        known = BlockHashes(16, len(path), 0, tokens)
+        question = KvScript().question(model="tiny")._replace(asked_at=at, hashes=(known,))
+        found = {
+            key[1:]: prefix.device
+            for key, prefix in fold.view(Overlay()).prefixes(question, KV).items()
+            if prefix.device
+        }
+        numbers = tuple(words[one] for one in path)
+        served = {worker.key.instance_id for worker in fold.state.registry.fleet.workers_of("tiny")}
+        depths = {rank: plain.depth(rank, numbers, at) for rank in plain.held if rank[0] in served}
+        assert found == {rank: depth for rank, depth in depths.items() if depth}, offset
