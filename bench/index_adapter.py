@@ -13,8 +13,6 @@ from struct import Struct
 from projections.kv.columns import members
 from projections.kv.index import Index as KvIndex
 
-_WORD = Struct(">Q").pack
-
 
 @lru_cache(maxsize=4096)
 def _packer(count: int) -> Callable[..., bytes]:
@@ -28,6 +26,7 @@ class Index:
         self.index = KvIndex()
         self._slots: dict[Hashable, int] = {}
         self._ranks: list[Hashable] = []
+        self._stored = self.index.stored
         self.find_raw = partial(self.index.find, among=-1)
         """Packed tokens hashes in, the index's own answer out."""
 
@@ -39,24 +38,20 @@ class Index:
 
     def apply_stored(self, rank: Hashable, parent: int | None, blocks: Sequence[tuple[int, int]]) -> None:
         """blocks: (engine hash, tokens hash)."""
-        slot = self._slots.get(rank)
-        if slot is None:
-            slot = self._slot(rank)
-        above = None if parent is None else _WORD(parent)
+        slot = self._slots[rank] if rank in self._slots else self._slot(rank)
+        above = None if parent is None else parent.to_bytes(8, "big")
         if len(blocks) == 1:
-            ((engine, token),) = blocks
-            self.index.stored(slot, above, _WORD(token), _WORD(engine))
+            engine, token = blocks[0]
+            self._stored(slot, above, token.to_bytes(8, "big"), engine.to_bytes(8, "big"))
         elif blocks:
             engines, tokens = zip(*blocks, strict=True)
             pack = _packer(len(engines))
-            self.index.stored(slot, above, pack(*tokens), pack(*engines))
+            self._stored(slot, above, pack(*tokens), pack(*engines))
 
     def apply_removed(self, rank: Hashable, hashes: Sequence[int]) -> None:
         """hashes: engine hashes."""
-        slot = self._slots.get(rank)
-        if slot is None:
-            slot = self._slot(rank)
-        self.index.removed(slot, self.pack(hashes))
+        slot = self._slots[rank] if rank in self._slots else self._slot(rank)
+        self.index.removed(slot, _packer(len(hashes))(*hashes))
 
     def clear(self, rank: Hashable) -> None:
         """The rank holds nothing more."""

@@ -6,6 +6,7 @@ adding up a thousand hashes are a few calls into C. Every column has a multiple 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import compress
@@ -58,15 +59,26 @@ def equal_words(left: Column, right: Column) -> int:
 
 def equal_last_words(left: Column, right: Column) -> int:
     """How many words two columns of one length have in common at their end."""
-    differing = int.from_bytes(left, "big") ^ int.from_bytes(right, "big")
+    low, high = 0, len(left)
+    while high - low > _NARROW_BYTES:
+        middle = low + high >> 1 & -8
+        if left.startswith(right[middle:high], middle):
+            high = middle
+        else:
+            low = middle
+    differing = int.from_bytes(left[low:high], "big") ^ int.from_bytes(right[low:high], "big")
     if not differing:
-        return len(left) >> 3
-    return (differing & -differing).bit_length() - 1 >> 6
+        return len(left) - low >> 3
+    return (len(left) - high >> 3) + ((differing & -differing).bit_length() - 1 >> 6)
 
 
-def reversed_words(column: Column) -> bytes:
+def reversed_words(column: bytes) -> bytes:
     """The column with its last word first."""
-    return memoryview(column).cast("Q")[::-1].tobytes()
+    if len(column) == 8:
+        return column
+    turned = array("Q", column)
+    turned.reverse()
+    return turned.tobytes()
 
 
 def word_sum(column: Column) -> int:

@@ -169,9 +169,8 @@ def _names_at(run: Run, slot: Slot, at: int) -> list[bytes]:
     """The names by which the slot calls a block that it holds, ascending."""
     names = [bytes(run.names_of(slot)[at << 3 : (at + 1) << 3])]
     own = None if run.own_names is None else run.own_names.get(slot.number)
-    if own is not None and own.further:
-        names += [name for name, position in own.further.items() if position == at]
-        names.sort()
+    if own is not None and at in own.others:
+        names = sorted([*names, *own.others[at]])
     return names
 
 

@@ -200,7 +200,7 @@ class Holdings(RunTree):
             self._unname(slot, *place, name)
             place = None
         if held:
-            self._own_names(slot, run).further[name] = at
+            self._own_names(slot, run).add_further(at, name)
             slot.elsewhere[name] = run
             slot.further += 1
             self._further += 1
@@ -225,7 +225,7 @@ class Holdings(RunTree):
 
     def _has_other_name(self, slot: Slot, run: Run, at: int) -> bool:
         own = None if run.own_names is None else run.own_names.get(slot.number)
-        return own is not None and at in own.further.values()
+        return own is not None and at in own.others
 
     def _remove(self, slot: Slot, name: bytes) -> bool:
         """Take `name` from the slot; False when it had no such name."""
@@ -239,16 +239,16 @@ class Holdings(RunTree):
     def _unname(self, slot: Slot, run: Run, at: int, name: bytes) -> None:
         """Take `name` from a held position, with its last name the position; `elsewhere` is done already."""
         own = None if run.own_names is None else run.own_names.get(slot.number)
-        other = None if own is None else own.further_of(at)
-        if own is None or other is None:
+        if own is None or at not in own.others:
             self._count_out(slot, name, run.tokens[at << 3 : (at + 1) << 3])
             before = run.bits_of(slot)
             self._enter(slot, run, before, before ^ 1 << at)
             self._prune(run)
             return
-        if own.further.pop(name, None) is None:
-            del own.further[other]
-            own.rename(at, other)
+        if own.further.get(name) == at:
+            own.drop_further(at, name)
+        else:
+            other = own.promote(at)
             if run.is_canonical(at, other):
                 del slot.elsewhere[other]
         slot.further -= 1
@@ -286,7 +286,7 @@ class Holdings(RunTree):
         """
         self._adopt(run, piece)
         self.nodes += piece.size
-        if not unowned and self._claim(words(piece.names), piece, False):
+        if not unowned and self._claim(words(piece.names), piece):
             return
         piece.void = unowned
         for at, name in enumerate(words(piece.names)):
@@ -317,7 +317,7 @@ class Holdings(RunTree):
             if run.holds(slot, at) and not run.is_canonical(at, name):
                 slot.elsewhere[name] = run
         for name, at in further.items():
-            own.further[name] = at
+            own.add_further(at, name)
             slot.elsewhere[name] = run
             slot.names_in += name
             slot.names += 1

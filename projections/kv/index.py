@@ -117,8 +117,8 @@ class Index(Holdings):
         """
         owner = self.slots[slot]
         canonical = self.canonical
-        run = canonical.get(parent) if parent is not None else None
-        if run is not None and run.sole is owner and run.names.endswith(parent):
+        run = None if parent is None else canonical.get(parent)
+        if parent is not None and run is not None and run.sole is owner and run.names.endswith(parent):
             # what decoding sends, and each turn of a chat: new blocks behind what this slot alone holds
             count = len(engines) >> 3
             if (
@@ -131,7 +131,7 @@ class Index(Holdings):
                 size = len(canonical)
                 if count == 1:
                     canonical.setdefault(engines, run)
-                if len(canonical) > size or (count > 1 and self._claim(words(engines), run, True)):
+                if len(canonical) > size or (count > 1 and self._claim(words(engines), run)):
                     run.names += engines
                     run.tokens += tokens
                     run.size = size = run.size + count
@@ -139,7 +139,7 @@ class Index(Holdings):
                     self._names += count
                     self.nodes += count
                     if size == self._run_blocks:
-                        run.close()
+                        run.seal()
                     return _APPLIED
         return self._store(owner, parent, tokens, engines)
 
@@ -199,47 +199,29 @@ class Index(Holdings):
         owner = self.slots[slot]
         self._tidy(owner)
         missing = 0
-        rising = engines if self._is_rising(owner, engines) else reversed_words(engines)
-        end = len(rising)
+        end = len(engines)
+        place = self._place(owner, engines[:8])
+        if place is not None and _is_rising(owner, *place, engines):
+            rising = engines
+            place = self._place(owner, engines[-8:])
+        else:
+            rising = reversed_words(engines)
         while end:
-            name = rising[end - 8 : end]
-            place = self._place(owner, name)
             if place is None:
                 missing += 1
                 end -= 8
-                continue
-            run, at = place
-            if (
-                run.own_names is not None
-                and owner.number in run.own_names
-                and run.own_names[owner.number].further
-            ):
-                self._remove(owner, name)
-                end -= 8
-                continue
-            count = self._streak(owner, run, at, rising[:end])
-            self._release(owner, run, at + 1 - count, at + 1)
-            end -= count << 3
+            else:
+                run, at = place
+                own = None if run.own_names is None else run.own_names.get(slot)
+                if own is not None and own.further:
+                    self._remove(owner, rising[end - 8 : end])
+                    end -= 8
+                else:
+                    low = _streak(owner, run, at, rising, end)
+                    self._release(owner, run, low, at + 1)
+                    end -= at + 1 - low << 3
+            place = self._place(owner, rising[end - 8 : end]) if end else None
         return missing
-
-    def _is_rising(self, owner: Slot, engines: bytes) -> bool:
-        """Whether the first two names stand in a run in this order: then the event goes from root to tail."""
-        if len(engines) < 16:
-            return True
-        run = self.canonical.get(engines[:8]) or owner.elsewhere.get(engines[:8])
-        return run is not None and engines[:16] in run.names_of(owner)
-
-    def _streak(self, owner: Slot, run: Run, at: int, rising: bytes) -> int:
-        """How many names at the end of `rising` the slot holds in a row that ends at position `at`."""
-        most = min(at + 1, len(rising) >> 3)
-        if run.partial & owner.bit:
-            held = run.bits_of(owner)
-            gap = (~held & ((1 << at) - 1)).bit_length()
-            most = min(most, at + 1 - gap)
-        column = run.names_of(owner)[at + 1 - most << 3 : at + 1 << 3]
-        if rising.endswith(column):
-            return most
-        return equal_last_words(rising[-len(column) :], column)
 
     def clear(self, slot: int) -> None:
         """The slot holds nothing more. Takes a step for each run that it touches, none for each block."""
@@ -371,6 +353,22 @@ class Index(Holdings):
         """Raise AssertionError, naming it, if an invariant is broken. For tests: it walks over everything."""
         counts = index_audit.Counts(self.nodes, self._names, self._further, self.limits.run_blocks)
         index_audit.check(self.root, self.canonical, self.slots, counts)
+
+
+def _is_rising(owner: Slot, run: Run, at: int, engines: bytes) -> bool:
+    """Whether the second name stands behind the first, at `at`: then the event goes from root to tail."""
+    return run.names_of(owner).startswith(engines[8:16], at + 1 << 3) and len(engines) > 8
+
+
+def _streak(owner: Slot, run: Run, at: int, rising: bytes, end: int) -> int:
+    """Where the names before byte `end` of `rising` begin to be what the slot holds up to position `at`."""
+    low = max(0, at + 1 - (end >> 3))
+    if run.ragged is not None and owner.number in run.ragged:
+        low = max(low, (~run.ragged[owner.number] & (1 << at) - 1).bit_length())
+    column = run.names_of(owner)[low << 3 : at + 1 << 3]
+    if rising.endswith(column, 0, end):
+        return low
+    return at + 1 - equal_last_words(rising[end - len(column) : end], column)
 
 
 def _common(run: Run, at: int, tokens: bytes, start: int, stop: int) -> int:

@@ -84,7 +84,9 @@ def _check_holders(run: Run, slots: Mapping[int, Slot]) -> None:
     for number, own in (run.own_names or {}).items():
         assert (run.full | run.partial) >> number & 1, "only a holder has names of its own"
         assert len(own.names) == 8 * run.size
-        for name, at in own.further.items():
+        others = [(name, at) for at, names in own.others.items() for name in names]
+        assert dict(others) == own.further and len(others) == len(own.further) and all(own.others.values())
+        for name, at in others:
             assert run.holds(slots[number], at)
             assert slots[number].elsewhere.get(name) is run
 

@@ -53,13 +53,13 @@ class RunTree:
             others = run.full ^ bit
             if not others or others.bit_count() <= SHARED_TAILS_MAX:
                 done = end if end <= free << 3 else free << 3
-                if not self._claim(words(names if done == end else names[:done]), run, True):
+                if not self._claim(words(names if done == end else names[:done]), run):
                     return run, 0
                 self._extend(slot, run, others, tokens[:done], names[:done])
         while done < end:
             cut = done + (self.limits.run_blocks << 3)
             piece = Run(run, tokens[done:cut], names[done:cut], bit)
-            if not self._claim(words(piece.names), piece, False):
+            if not self._claim(words(piece.names), piece):
                 break
             self._adopt(run, piece)
             slot.runs[piece] = None
@@ -84,7 +84,7 @@ class RunTree:
             run.full = slot.bit
             run.enter_prefix(others, size)
         if run.size == self.limits.run_blocks:
-            run.close()
+            run.seal()
 
     def _lengthen_unnamed(self, run: Run, token: bytes) -> Run:
         """A new block below the end of `run` without a canonical name and, for now, without a holder."""
@@ -97,25 +97,22 @@ class RunTree:
     def _adopt(self, run: Run, kid: Run) -> None:
         if run.kids is NO_RUNS:
             run.kids = {}
-            run.close()
+            run.seal()
         run.kids[bytes(kid.tokens[:8])] = kid
 
-    def _claim(self, names: tuple[bytes, ...], run: Run, earlier: bool) -> bool:
-        """Make all of `names` canonical for `run`, or none of them: one is taken or comes twice.
-
-        earlier: `run.names` are canonical for it already, and `names` will come behind them.
-        """
+    def _claim(self, names: tuple[bytes, ...], run: Run) -> bool:
+        """Make all of `names` canonical for `run`, or none of them: one is taken or comes twice."""
         canonical = self.canonical
         if self._dead_runs:
             self._forget_under(names)
+        if not canonical.keys().isdisjoint(names):
+            return False
         size = len(canonical) + len(names)
-        deque(map(canonical.setdefault, names, repeat(run)), maxlen=0)
+        canonical.update(zip(names, repeat(run), strict=False))
         if len(canonical) == size:
             return True
-        kept = frozenset(run.canonical_names()) if earlier else frozenset()
-        for name in names:
-            if canonical.get(name) is run and name not in kept:
-                del canonical[name]
+        for name in dict.fromkeys(names):
+            del canonical[name]
         return False
 
     def _prune(self, run: Run, later: bool = False) -> None:
@@ -205,7 +202,7 @@ class RunTree:
         """
         parent = run.parent
         assert parent is not None
-        run.close()
+        run.seal()
         front = Run(parent, bytes(run.tokens[: at << 3]), bytes(run.names[: at << 3]), run.full)
         parent.kids[bytes(front.tokens[:8])] = front
         front.kids = {bytes(run.tokens[at << 3 : (at + 1) << 3]): run}
@@ -254,8 +251,11 @@ class RunTree:
         for number, own in both.items():
             slot = self.slots[number]
             ahead, behind = OwnNames(own.names[: at << 3]), OwnNames(own.names[at << 3 :])
-            ahead.further = {name: place for name, place in own.further.items() if place < at}
-            behind.further = {name: place - at for name, place in own.further.items() if place >= at}
+            for name, place in own.further.items():
+                if place < at:
+                    ahead.add_further(place, name)
+                else:
+                    behind.add_further(place - at, name)
             held = front.bits_of(slot)
             moved = [
                 name

@@ -28,22 +28,40 @@ class OwnNames:
     """One slot's names in one run, where they are not the canonical ones.
 
     names: a word for each position, of which those that the slot does not hold mean nothing.
-    further: second names of held positions, {name: position}.
+    further: second names of held positions, {name: position}; `others` has them by position.
     """
 
-    __slots__ = ("further", "names")
+    __slots__ = ("further", "names", "others")
 
     def __init__(self, names: bytes) -> None:
         self.names = names
         self.further: dict[bytes, int] = {}
+        self.others: dict[int, dict[bytes, None]] = {}
 
     def rename(self, at: int, column: bytes) -> None:
         """Put `column` at position `at`."""
         self.names = self.names[: at << 3] + column + self.names[(at << 3) + len(column) :]
 
-    def further_of(self, at: int) -> bytes | None:
-        """A second name of the position, the lowest; None without one."""
-        return min((name for name, position in self.further.items() if position == at), default=None)
+    def add_further(self, at: int, name: bytes) -> None:
+        """Position `at` has `name` too."""
+        self.further[name] = at
+        self.others.setdefault(at, {})[name] = None
+
+    def drop_further(self, at: int, name: bytes) -> None:
+        """Position `at` has `name` no longer, which was a second one."""
+        del self.further[name]
+        del self.others[at][name]
+        if not self.others[at]:
+            del self.others[at]
+
+    def promote(self, at: int) -> bytes:
+        """Let a second name of the position, which has one, be its first; returns it."""
+        other, _ = self.others[at].popitem()
+        del self.further[other]
+        if not self.others[at]:
+            del self.others[at]
+        self.rename(at, other)
+        return other
 
 
 class Slot:
@@ -126,7 +144,7 @@ class Run:
     never a prefix. own_names: by slot. sole: the slot that may lengthen this run without another look,
     since it alone holds it, by canonical names, and nothing goes on from it.
     sums: {length: sums of names and tokens hashes of this prefix}, of some prefixes, or None.
-    The columns of such a run are bytearrays, so that a block can be put behind them without a copy.
+    The columns of such a run are bytearrays, so that blocks can be put behind them without a copy.
     A run that is gone from the tree has size 0 and keeps `names` until the index has forgotten them.
     """
 
@@ -166,8 +184,9 @@ class Run:
         slot.opened[self] = self.size
         if self.sole is not slot:
             self.sole = slot
-            self.tokens = bytearray(self.tokens)
-            self.names = bytearray(self.names)
+            if isinstance(self.tokens, bytes):
+                self.tokens = bytearray(self.tokens)
+                self.names = bytearray(self.names)
 
     def close(self) -> None:
         """Let nobody be `sole`."""
@@ -175,8 +194,12 @@ class Run:
             self.sole.count_opened(self)
             del self.sole.opened[self]
             self.sole = None
-            self.tokens = bytes(self.tokens)
-            self.names = bytes(self.names)
+
+    def seal(self) -> None:
+        """The same of a run that will hardly grow again: its columns take no more room than they need."""
+        self.close()
+        self.tokens = bytes(self.tokens)
+        self.names = bytes(self.names)
 
     def depth_of(self, bit: int) -> int:
         """Length of the proper prefix that the slot of `bit` holds, 0 when it holds no such."""

@@ -50,10 +50,12 @@ def test_a_name_counts_where_its_position_is_held() -> None:
     own = OwnNames(bytes(run.names))
     run.own_names = {0: own}
     own.rename(3, column(77))
-    own.further[column(78)] = 1
+    own.add_further(1, column(78))
     assert [run.place_of(slot, column(name)) for name in (13, 77, 78, 11)] == [-1, 3, 1, 1]
-    assert own.further_of(1) == column(78)
-    assert own.further_of(0) is None
+    own.add_further(1, column(79))
+    own.drop_further(1, column(78))
+    assert own.promote(1) == column(79)
+    assert (own.names[8:16], own.further, own.others) == (column(79), {}, {})
 
 
 def test_a_position_may_have_no_canonical_name() -> None:
@@ -69,8 +71,11 @@ def test_an_open_run_has_columns_that_can_grow() -> None:
     run.open(slot)
     run.tokens += column(6)
     assert (run.sole, type(run.tokens)) == (slot, bytearray)
+    run.size += 1
     run.close()
-    assert (run.sole, run.tokens) == (None, column(*range(7)))
+    run.seal()
+    assert (run.sole, slot.opened, run.tokens) == (None, {}, column(*range(7)))
+    assert slot.tokens_in == column(6)
 
 
 def test_a_slot_settles_to_sums() -> None:
