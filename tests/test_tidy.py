@@ -74,6 +74,9 @@ DOORS = {
     "pydantic": ("app/config_",),
     "prometheus_client": ("app/",),
     "cryptography": ("app/capture_signature",),
+    "jinja2": ("router/prompt/chat_template",),
+    "minijinja": ("router/prompt/chat_template",),
+    "tokenizers": ("router/prompt/segment_encoder",),
 }
 """Foreign library -> beginnings of the paths that may import it."""
 

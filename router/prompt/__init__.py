@@ -6,4 +6,15 @@ artifact_thread.py  blocking calls off the event loop, also those that never ret
 artifact_cache.py   what was fetched before? Verified blobs on disk, and bounded reads of files
 artifact_fetch.py   how is a file fetched from a worker or the hub, whatever answers?
 artifacts.py        which files are pinned, loaded, on their way, refused? ArtifactStore
+render_input.py     what does a frontend make of a body, whatever the template?
+message_shape.py    what does a template take, and how are messages written for it?
+chat_template.py    minijinja and jinja2 behind one door
+segment_encoder.py  a tokenizer that encodes text in segments
+segment_memo.py     what was encoded before?
+render_wire.py      messages between a router and its render processes
+render_worker.py    the process that runs templates and tokenizers
+render_process.py   one such process, seen from the router
+render_pool.py      which process does a job, and what if it dies?
+tokenizer_pool.py   tokens of a text, from memory or from a process
+prompt_blocks.py    from a body to block hashes: one door
 """

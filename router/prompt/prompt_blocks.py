@@ -54,6 +54,7 @@ DEFAULT_ENGINE: Final = "minijinja"
 RENDER_MEMORY_BYTES: Final = 1 * GIB  # of address space, most of it libraries
 ENCODE_MEMORY_BYTES: Final = 4 * GIB  # four tokenizers
 ENCODERS_MAX: Final = 4
+ENCODE_NICENESS: Final = 5  # new text takes milliseconds; the event loop and renders go first
 HASHED_AT_ONCE: Final = 1 * MIB  # bytes of tokens; others have their turn between
 TEMPLATES_NAMED_MAX: Final = 64
 
@@ -138,7 +139,7 @@ class PromptBlocks:
         self._missing = [name for name in LIBRARIES if find_spec(name) is None]
         self._permits = _Permits(min(max(cores, RENDER_PERMITS_MIN), RENDER_PERMITS_MAX))
         self.renderers = RenderPool(min(cores, RENDER_PERMITS_MAX), RENDER_MEMORY_BYTES)
-        self.encoders = RenderPool(min(max(2, cores), ENCODERS_MAX), ENCODE_MEMORY_BYTES)
+        self.encoders = RenderPool(min(max(2, cores), ENCODERS_MAX), ENCODE_MEMORY_BYTES, ENCODE_NICENESS)
         self.memo = SegmentMemo(PROMPT_SEGMENTS_BYTES_MAX)
         self._tokenizers = TokenizerPool(self.encoders, self.memo)
         self._names: dict[str, tuple[Load, str]] = {}

@@ -64,14 +64,15 @@ class _Waiter(NamedTuple):
 
 
 class RenderPool:
-    """At most `limit` processes with `memory_bytes` of address space each.
+    """At most `limit` processes with `memory_bytes` of address space each, as nice as told.
 
     All calls are made on one event loop. Times are of that loop's clock.
     """
 
-    def __init__(self, limit: int, memory_bytes: int) -> None:
+    def __init__(self, limit: int, memory_bytes: int, niceness: int = 0) -> None:
         self._limit = limit
         self._memory_bytes = memory_bytes
+        self._niceness = niceness
         self._processes: list[RenderProcess] = []
         self._free: list[RenderProcess] = []
         self._ending: list[RenderProcess] = []  # killed, and perhaps not gone yet
@@ -287,7 +288,7 @@ class RenderPool:
             task.add_done_callback(self._starting.discard)
 
     async def _start(self) -> None:
-        starting = asyncio.ensure_future(asyncio.to_thread(start_process, self._memory_bytes))
+        starting = asyncio.ensure_future(asyncio.to_thread(start_process, self._memory_bytes, self._niceness))
         try:
             process, wire = await asyncio.shield(starting)
         except asyncio.CancelledError:

@@ -36,7 +36,7 @@ class ProcessDied(Exception):
     """The process ended or was ended; the text says why."""
 
 
-def start_process(memory_bytes: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def start_process(memory_bytes: int, niceness: int = 0) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A new process and our end of its socket. Blocks for some milliseconds. Raises OSError."""
     ours, theirs = socket.socketpair()
     try:
@@ -44,7 +44,12 @@ def start_process(memory_bytes: int) -> tuple[subprocess.Popen[bytes], socket.so
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         number = theirs.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", f"from {WORKER} import main; main({number}, {memory_bytes})"],
+            [
+                sys.executable,
+                "-P",
+                "-c",
+                f"from {WORKER} import main; main({number}, {memory_bytes}, {niceness})",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -188,11 +188,15 @@ def _kept(kept: OrderedDict[str, Any], key: str) -> Any:
 # the process
 
 
-def main(descriptor: int, memory_bytes: int) -> None:
-    """Serve the socket until it closes. memory_bytes: ceiling of the address space."""
+def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
+    """Serve the socket until it closes.
+
+    memory_bytes: ceiling of the address space. niceness: how far others go first.
+    """
     with socket.socket(fileno=descriptor) as wire:
         _load_libraries()
         confine(memory_bytes)
+        os.nice(niceness)
         jobs = Jobs()
         while (frame := _received(wire)) is not None:
             limit_time(LOAD_S if frame.kind is Kind.TOKENIZER else None)

@@ -42,7 +42,7 @@ def grown(start: str, step: str, times: int = 99) -> str:
 
 BOMBS = {
     "loops in loops": "".join("{% for a in range(9999) %}" for _ in range(4)) + END * 4,
-    "a loop of calls": "{% macro f(n) %}{% for x in range(9999) %}{{ f(n) }}{% endfor %}{% endmacro %}{{ f(1) }}",
+    "a loop of calls": "{% macro f() %}{% for x in range(99) %}{{ f() }}{% endfor %}{% endmacro %}{{ f() }}",
     "an endless output": "".join("{% for a in range(99999) %}" for _ in range(2))
     + "xxxxxxxxxxxxxxxx"
     + END * 2,

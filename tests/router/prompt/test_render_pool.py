@@ -142,7 +142,7 @@ async def test_closing_ends_whoever_waits() -> None:
 
 
 async def test_a_start_that_fails_is_told_by_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(memory_bytes: int) -> None:
+    def broken(memory_bytes: int, niceness: int) -> None:
         raise OSError("no more processes")
 
     monkeypatch.setattr(render_pool, "start_process", broken)
