@@ -15,7 +15,7 @@ The prefixes come in no order: look them up by rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projections.bounds import KV_STALE_US, PREDICTION_US_MAX
 from projections.events.control import KvPickSettings
@@ -135,24 +135,30 @@ class PrefixReading(NamedTuple):
     ) -> None:
         """Add what picks predict for ranks of the pool."""
         heard_after, unheard_after = _after(at, kv.predicted_ttl_us), _after(at, kv.approximate_ttl_us)
+        oldest = min(heard_after, unheard_after)
         heard = self._counting(pool.mask, 0, at)
+        ranks = pool.ranks
         for side in (self.state.side, self.own):
             if side is None:
                 continue
             done: dict[RankKey, None] = {}
             for depth, ages in side.path(hashes):
                 for name, times in ages.items():
-                    if name in done or name not in pool.ranks:
+                    newest = times[-1][0]
+                    if newest <= oldest or name in done or name not in ranks:
                         continue
-                    rank = pool.ranks[name]
-                    if side is not self.own and rank is None:
+                    rank = ranks[name]
+                    if rank is None:
+                        if side is not self.own or newest <= unheard_after:
+                            continue
+                    elif newest <= (
+                        heard_after if rank.feeders[0] is not None and heard & rank.bit else unheard_after
+                    ):
                         continue
-                    is_heard = rank is not None and rank.feeders[0] is not None and bool(heard & rank.bit)
-                    if times[-1][0] > (heard_after if is_heard else unheard_after):
-                        done[name] = None
-                        before = found.get(name, _NOTHING)
-                        if depth > before.predicted:
-                            found[name] = before._replace(predicted=depth)
+                    done[name] = None
+                    device, host, disk, predicted = found.get(name, _NOTHING)
+                    if depth > predicted:
+                        found[name] = _new(RankPrefix, (device, host, disk, depth))
 
     def _counting(self, mask: int, tier: int, at: int) -> int:
         """Those of the slots whose blocks of a tier count at log time `at`."""
@@ -187,6 +193,7 @@ class PrefixReading(NamedTuple):
 
 
 _NOTHING = RankPrefix(0, 0, 0, 0)
+_new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
 
 
 def _after(at: int, ttl_us: int) -> int:

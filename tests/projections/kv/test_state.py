@@ -260,6 +260,16 @@ def test_each_mode_that_is_dropped_takes_along_what_it_filled() -> None:
     assert script.kv.digest == 0 and script.kv.due_at == NEVER and not script.kv.has_side
 
 
+def test_what_readers_remember_of_slots_does_not_outlive_the_index() -> None:
+    script = two_workers()
+    before = script.kv.ranks.generation
+    script.say(FoldModeAdopted(()))
+    script.say(FoldModeAdopted((KV_INDEX,)))
+    assert script.kv.ranks.generation > before and script.device("a") == {}
+    script.batch(stored(7, "z", worker=2), publisher_id=72)
+    assert script.device("z") == {(2, 0): 1}
+
+
 @pytest.mark.req("KVX-20", "EVS-03")
 def test_the_digest_does_not_depend_on_the_way() -> None:
     straight, roundabout = two_workers(), KvScript()
