@@ -8,8 +8,11 @@ notices.py    closed sets of outcomes that reducers and codecs report
 events/       records of the log: facts, envelope, codec, segment bytes, ports
 registry/     which workers exist: held keys, joins, the published fleet
 load/         how busy ranks are: samples, the dispatch ledger, backlog at a time
+kv/           which blocks of prompts ranks hold, and will hold
 status.py     what operators look at: subscriptions, passes, replicas, settings
 view.py       the only reading side of a picker
 checkpoint.py fold state to ordinary records and back
 fold.py       intake and the fixed reducer order
+fold_state.py the projections together, and their digests
+fold_modes.py numbered behaviours of reducers, and which of them settings want
 """
