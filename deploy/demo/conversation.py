@@ -8,7 +8,7 @@ found cached is what the worker says in `usage.prompt_tokens_details.cached_toke
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,11 @@ TURNS = (
     "One more: my son wants to climb the lighthouse. What do I tell him?",
 )
 ACTS = (
-    (True, "postmaster", "four turns with prefix-aware picks: each goes where its beginning is held"),
+    (
+        True,
+        "postmaster",
+        "four turns with prefix-aware picks: each goes where its beginning is held (figures in blocks of 16)",
+    ),
     (False, "watchmaker", "the same without them: workers take turns, and compute again what another holds"),
     (True, "pilot", "and with them again"),
 )
@@ -79,13 +83,21 @@ def talk(
     return turns
 
 
-def is_stuck(turns: list[Turn]) -> bool:
+def is_stuck(turns: Sequence[Turn]) -> bool:
     """Whether all turns were computed by one worker."""
     return len({turn.prefiller for turn in turns}) == 1
 
 
-def cached_share(turns: list[Turn]) -> float:
-    """Share of all prompt tokens after the first turn that workers found cached."""
+def cached_share(turns: Sequence[Turn]) -> float | None:
+    """Share of the prompt tokens after the first turn that workers found cached.
+
+    None where answers do not tell (1.4.2), or tell of the decode worker of a pair, which computes nothing.
+    """
     later = turns[1:]
-    wanted = sum(turn.answer.prompt_tokens or 0 for turn in later)
-    return sum(turn.answer.cached_tokens or 0 for turn in later) / wanted if wanted else 0.0
+    wanted = found = 0
+    for turn in later:
+        if turn.answer.cached_tokens is None or turn.verdict.prefill is not None:
+            return None
+        wanted += turn.answer.prompt_tokens or 0
+        found += turn.answer.cached_tokens
+    return found / wanted if wanted else None

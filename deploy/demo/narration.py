@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deploy.demo.chats import Pin
-from deploy.demo.conversation import Turn
+from deploy.demo.conversation import Turn, cached_share
 
 SHOWN_CHARACTERS_MAX = 48
 
@@ -30,16 +30,16 @@ def why_words(document: Mapping[str, Any]) -> str:
 def turn_words(turn: Turn, names: Mapping[str, str]) -> str:
     """One line for a turn: its tokens, those found cached, who computed it, and what the pick knew."""
     answer, pin = turn.answer, turn.prefiller
-    cached = "?" if answer.cached_tokens is None else answer.cached_tokens
+    cached = "-" if answer.cached_tokens is None else answer.cached_tokens
     worker = names.get(pin.instance_id, "a worker of nobody") if pin is not None else "nobody"
     return (
-        f"{turn.chat.identifier:<16} {answer.prompt_tokens or 0:>4} tokens, {cached:>4} cached at "
-        f"{worker:<10} {prefix_words(turn.explained)}"
+        f"{turn.chat.identifier:<22} {answer.prompt_tokens or 0:>4} tokens, {cached:>3} cached  "
+        f"{worker:<9}  {prefix_words(turn.explained)}"
     )
 
 
 def prefix_words(document: Mapping[str, Any]) -> str:
-    """Why the worker that computes the prompt was taken: blocks it holds and the terms of its cost."""
+    """Why the worker that computes the prompt was taken: blocks it holds, and the terms of its cost."""
     phases = document.get("phases") or {}
     found = phases.get("prefill") or {}
     if not found.get("winner"):
@@ -48,13 +48,24 @@ def prefix_words(document: Mapping[str, Any]) -> str:
     prefix = winner.get("prefix")
     if not prefix:
         return str(found.get("reason") or "not explained")
-    terms = f"{prefix['raw_blocks']:.1f} blocks - {prefix['credit']:.0f} held"
+    held = winner["overlap_blocks"]
+    terms = f"{prefix['raw_blocks']:.1f} to compute - {prefix['credit']:.0f} for {held} held"
     if prefix.get("decode_blocks") is not None:
-        terms += f" + {prefix['decode_blocks']} to keep"
+        terms = f"max(0, {terms}) + {prefix['decode_blocks']} new"
     words = f"{found.get('reason')}: {terms} = {winner['cost']:.1f}"
     if isinstance(other.get("cost"), int | float):
-        words += f"; next best {other['cost']:.1f}"
+        words += f", the next {other['cost']:.1f}"
     return words
+
+
+def talk_words(turns: Sequence[Turn]) -> str:
+    """How a conversation went: by how many workers it was computed, and what they found cached."""
+    workers = len({turn.prefiller for turn in turns})
+    words = "one worker computed all turns" if workers == 1 else f"{workers} workers computed the turns"
+    share = cached_share(turns)
+    if any(turn.verdict.prefill is not None for turn in turns):
+        words += " (cached: as the decode worker says, which computes nothing)"
+    return words if share is None else f"{words}, and found {share:.0%} of the later ones cached"
 
 
 def pin_words(pin: Pin, names: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from deploy.demo import conversation
 from deploy.demo.addresses import get_json
 from deploy.demo.fleet_plan import AGGREGATED_MODEL, PAIRED_MODEL
-from deploy.demo.narration import turn_words
+from deploy.demo.narration import talk_words, turn_words
 
 RELOAD_S_MAX = 30.0
 EXPLAIN_S_MAX = 5.0
@@ -50,7 +50,9 @@ class PrefixShow:
             if not is_first:
                 self._turn_kv(is_on)
             is_first = False
-            self._until(lambda is_on=is_on: self._is_taken_up(is_on), f"dynamo.kv.enabled: {is_on}")  # type: ignore[misc]
+            self._until(
+                lambda is_on=is_on: self._is_taken_up(is_on), f"dynamo.kv.enabled: {str(is_on).lower()}"
+            )  # type: ignore[misc]
             self._say(heading)
             for model in (AGGREGATED_MODEL, PAIRED_MODEL):
                 failed += self._talk(model, trade, is_on)
@@ -61,11 +63,10 @@ class PrefixShow:
         for turn in turns:
             complaint = turn.verdict.complaint
             self._say(f"  FAILED  {complaint}" if complaint else f"  {turn_words(turn, self._names)}")
-        is_stuck = conversation.is_stuck(turns)
-        where = "stuck to one worker" if is_stuck else "went to several workers"
-        share = conversation.cached_share(turns)
-        self._say(f"  {model} {where}; {share:.0%} of the tokens of turns 2 to {len(turns)} were cached")
-        return sum(bool(turn.verdict.complaint) for turn in turns) + (is_on and not is_stuck)
+        self._say(f"  {model}: {talk_words(turns)}")
+        return sum(bool(turn.verdict.complaint) for turn in turns) + (
+            is_on and not conversation.is_stuck(turns)
+        )
 
     def _explained(self, identifier: str) -> Mapping[str, Any]:
         """The pick's document from the running router; empty where it has none."""

@@ -38,6 +38,10 @@ def test_one_run_pins_every_chat_and_its_log_replays_elsewhere(tmp_path: Path, r
     assert result.returncode == 0, result.stdout + result.stderr
     assert len([line for line in result.stdout.splitlines() if line.startswith("router http://")]) == 1
     assert "8 of 8 chats were answered by the picked workers" in result.stdout
+    assert result.stdout.count("one worker computed all turns") == 4
+    assert result.stdout.count("2 workers computed the turns") == 2
+    assert result.stdout.count(" now says dynamo.kv.enabled: ") == 2
+    assert "kv_aware: " in result.stdout
 
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(run_dir / "data", elsewhere)
@@ -45,4 +49,4 @@ def test_one_run_pins_every_chat_and_its_log_replays_elsewhere(tmp_path: Path, r
     verified = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert verified.returncode == 0, verified.stderr
     document = json.loads(verified.stdout)
-    assert (document["picks"], document["equal"], document["different"]) == (8, 8, 0)
+    assert (document["picks"], document["equal"], document["different"]) == (32, 32, 0)

@@ -98,7 +98,12 @@ def test_one_run_ends_well_when_all_agree_and_keeps_the_data_of_the_run_before(d
 
 @pytest.mark.parametrize(
     ("fake", "words"),
-    [("lie", "the frontend says decode was"), ("silent", "pinned no worker"), ("differs", "1 different")],
+    [
+        ("lie", "the frontend says decode was"),
+        ("silent", "pinned no worker"),
+        ("differs", "1 different"),
+        ("strays", "2 workers computed the turns"),
+    ],
 )
 def test_one_run_fails_when_somebody_tells_another_story(driver: Driver, fake: str, words: str) -> None:
     status, said = driver.run("--once", fake=fake)

@@ -2,9 +2,10 @@
 """Stands in for the console script where only the demo's driver is under test.
 
 `serve` reads the demo's configuration, takes workers from the file store by turns, pins them in front
-of the frontend and tells whom it pinned; `replay` answers canned documents. PICKLOG_FAKE may say
-`lie` (the headers name another worker than the pins), `silent` (no headers), `dies` (ends at its
-start) or `differs` (verify finds a difference).
+of the frontend and tells whom it pinned; while `dynamo.kv.enabled` is true, chats with a system prompt go
+where the first of them went. `replay` answers canned documents. PICKLOG_FAKE may say `lie` (the headers
+name another worker than the pins), `silent` (no headers), `dies` (ends at its start), `differs` (verify
+finds a difference), `strays` (conversations do not stay) or `deaf` (no change is taken up).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def instances(root: Path, component: str) -> list[str]:
 
 class Handler(http.server.BaseHTTPRequestHandler):
     config: dict[str, Any]
+    config_file: Path
     turns = itertools.count()
+    turn_of: dict[str, int] = {}  # noqa: RUF012
 
     def log_message(self, *_: object) -> None:
         pass
@@ -40,14 +43,24 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         root = Path(self.config["dynamo"]["discovery"]["file"]["root"])
         models = self.config["backends"][0]["models"]
-        answer = {"ready": True, "data": [{"id": model} for model in models]}
+        kv = (yaml.safe_load(self.config_file.read_text()) if MODE != "deaf" else self.config)["dynamo"]["kv"]
+        heard = [{"family": "kv-events", "state": "connected"}] * 2 if kv["enabled"] else []
+        answer = {
+            "ready": True,
+            "data": [{"id": model} for model in models],
+            "dynamo": {"kv": kv},
+            "subscriptions": heard,
+        }
         self._answer(200 if instances(root, "backend") else 503, json.dumps(answer).encode(), {})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         root = Path(self.config["dynamo"]["discovery"]["file"]["root"])
-        is_paired = json.loads(body)["model"] == "tiny-chat"
+        asked = json.loads(body)
+        is_paired = asked["model"] == "tiny-chat"
         turn = next(self.turns)
+        if asked["messages"][0]["role"] == "system" and MODE != "strays":
+            turn = self.turn_of.setdefault(asked["messages"][0]["content"] + asked["model"], turn)
         workers = instances(root, "decode" if is_paired else "backend")
         pin = workers[turn % len(workers)]
         headers = {"x-dynamo-worker-instance-id": pin, "content-type": "application/json"}
@@ -74,7 +87,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def replay(verb: str) -> int:
     if verb == "verify":
         different = 1 if MODE == "differs" else 0
-        document = {"picks": 8, "equal": 8 - different, "different": different, "unverifiable": 0}
+        document = {"picks": 32, "equal": 32 - different, "different": different, "unverifiable": 0}
         print(json.dumps(document))
         return different
     phase = {"winner": {}, "reason": "load_based", "margin": 0.25, "candidates": [{}, {}]}
@@ -89,7 +102,8 @@ def main() -> int:
         print("config.yaml:3: server.bind_address is not an address")
         return 2
     Path(sys.argv[sys.argv.index("--data") + 1]).mkdir(parents=True)
-    Handler.config = yaml.safe_load(Path(sys.argv[sys.argv.index("-c") + 1]).read_text())
+    Handler.config_file = Path(sys.argv[sys.argv.index("-c") + 1])
+    Handler.config = yaml.safe_load(Handler.config_file.read_text())
     host, _, port = Handler.config["server"]["bind_address"].rpartition(":")
     http.server.ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
     return 0

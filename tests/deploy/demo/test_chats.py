@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.demo.chats import Answer, Chat, Pin, demo_chats, judge, served_by_of, sse_documents, text_of
+from deploy.demo.chats import (
+    Answer,
+    Chat,
+    Pin,
+    demo_chats,
+    judge,
+    served_by_of,
+    sse_documents,
+    text_of,
+    tokens_of,
+)
 
 PAIR = Answer(
     200,
@@ -105,3 +115,27 @@ def test_body_asks_the_frontend_who_served() -> None:
     body = json.loads(Chat("x", "m", "hello", streamed=True).body())
     assert body["nvext"] == {"extra_fields": ["worker_id"]}
     assert body["stream"] is True
+    assert body["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in json.loads(Chat("x", "m", "hello", streamed=False).body())
+
+
+def test_body_repeats_what_was_said_before() -> None:
+    before = ({"role": "system", "content": "Be kind."},)
+    body = json.loads(Chat("x", "m", "hello", streamed=False, before=before).body())
+    assert body["messages"] == [*before, {"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("documents", "told"),
+    [
+        ([], (None, None)),
+        ([{"usage": None}], (None, None)),
+        ([{"usage": {"prompt_tokens": 7}}], (7, None)),
+        ([{"usage": {"prompt_tokens": 7, "prompt_tokens_details": None}}], (7, None)),
+        ([{"usage": {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 32}}}, {}], (40, 32)),
+    ],
+)
+def test_tokens_are_those_of_the_last_usage(
+    documents: list[dict[str, object]], told: tuple[int | None, int | None]
+) -> None:
+    assert tokens_of(documents) == told

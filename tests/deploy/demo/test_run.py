@@ -11,6 +11,7 @@ from app.config_load import load_config
 from deploy.demo import run
 from deploy.demo.fleet import Fleet
 from deploy.demo.fleet_plan import AGGREGATED_MODEL, PAIRED_MODEL, demo_plan
+from deploy.demo.pins import pins_of
 
 
 def fleet(tmp_path: Path, release: str = "1.6.1") -> Fleet:
@@ -21,7 +22,7 @@ def fleet(tmp_path: Path, release: str = "1.6.1") -> Fleet:
 def load(tmp_path: Path, text: str):  # type: ignore[no-untyped-def]
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    return load_config(path, environment={}, extras=frozenset())
+    return load_config(path, environment={}, extras=frozenset({"kv"}))
 
 
 def test_demo_configuration_is_valid_without_a_warning(tmp_path: Path) -> None:
@@ -35,6 +36,16 @@ def test_demo_configuration_is_valid_without_a_warning(tmp_path: Path) -> None:
     assert config.dynamo.shim.backends == (config.backends[0].name,)
     assert config.dynamo.enabled
     assert config.disaggregated_serving.enabled
+    assert config.dynamo.kv.enabled
+    assert config.dynamo.kv.pinned_artifacts == pins_of()
+
+
+def test_rewritten_configuration_differs_in_the_switch_alone(tmp_path: Path) -> None:
+    planned = fleet(tmp_path)
+    on, off = (run.demo_config(planned, 8123, is_kv_enabled=is_on).splitlines() for is_on in (True, False))
+    assert [pair for pair in zip(on, off, strict=True) if pair[0] != pair[1]] == [
+        ("    enabled: true", "    enabled: false")
+    ]
 
 
 def test_workers_of_a_release_that_announces_loopback_are_dialled_nowhere_else(tmp_path: Path) -> None:
