@@ -15,6 +15,7 @@ from app.replay_cli import replay_app
 from app.replay_explain_cli import print_explanation
 from replay.explain import explain
 from tests.app.log_on_disk import some_picks, written
+from tests.replay.prefix_log import KV, PrefixLog, ask
 from tests.replay.recorded_log import RecordedLog
 
 HOSTILE = "[/red]:smile:[bold]"
@@ -76,3 +77,16 @@ def test_a_log_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
     result = run("explain", "last", "--log", tmp_path / "nowhere")
     assert result.exit_code == EXIT_UNREACHABLE
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.req("KVP-13")
+def test_explain_shows_what_each_rank_held_and_what_it_was_worth(tmp_path: Path) -> None:
+    world = PrefixLog(kv=KV._replace(credit_decay=0.5))
+    world.store(2, "a", 6)
+    for worker, blocks in ((1, 10), (2, 12), (3, 90)):
+        world.sample(worker, blocks)
+    ask(world.replica(), "r", "a", 10)
+    found = run("explain", "r", "--log", written(world, tmp_path / "data")).stdout
+    assert "prefix: overlap (168 tokens read, 6 blocks held)" in found
+    for words in ("device", "predicted", "credit", "decay", "adjusted", "6.00", "1.00", "10.50", "4.50"):
+        assert words in found

@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
 from app.replay_cli import replay_app
 from tests.app.log_on_disk import written
+from tests.replay.prefix_log import PrefixLog, ask
 from tests.replay.test_whatif import busy
 
 OTHER = """
@@ -74,6 +75,9 @@ def test_a_sweep_of_two_settings_asks_every_combination(data: Path) -> None:
         (["--sweep", "max_staleness"], "write KEY=V1,V2"),
         (["--sweep", "max_staleness=soon"], "is not a duration"),
         (["--sweep", "picker=best"], "names no picker"),
+        (["--sweep", "dynamo.kv.overlap_score_credit=-1"], "is no number of at least 0"),
+        (["--sweep", "overlap_score_credit=nan"], "is no number of at least 0"),
+        (["--sweep", "prefill_load_scale=much"], "is no number of at least 0"),
         (["--sweep", "namespaces=+"], "names no namespace"),
         (2 * ["--sweep", "max_staleness=1s"], "swept twice"),
         (
@@ -106,3 +110,21 @@ def test_no_partial_file_is_left_where_it_cannot_be_written(data: Path, tmp_path
     result = run("--sweep", "picker=round_robin", "--log", data, "--html", tmp_path / "taken.html")
     assert result.exit_code == EXIT_UNREACHABLE
     assert list(tmp_path.glob(".*.tmp")) == []
+
+
+@pytest.mark.req("EVS-08", "KVP-02")
+def test_a_sweep_of_the_prefix_terms_weight_tells_blocks_held(tmp_path: Path) -> None:
+    world = PrefixLog()
+    world.store(2, "a", 8)
+    for worker, blocks in ((1, 10), (2, 20), (3, 90)):
+        world.sample(worker, blocks)
+    ask(world.replica(), "r", "a", 10)
+    data = written(world, tmp_path / "data")
+    sweep = ("--sweep", "dynamo.kv.overlap_score_credit=0,0.5,1", "--log", data)
+    rows = json.loads(run(*sweep, "--json").stdout)["sweep"]
+    assert [row["values"]["overlap_score_credit"] for row in rows] == ["0", "0.5", "1"]
+    assert [row["overlap_blocks"] for row in rows] == [[8, 0], [8, 8], [8, 8]]
+    assert [row["moved"] for row in rows] == [1, 0, 0]
+    told = run(*sweep).stdout
+    assert "blocks of prompts that the ranks that prefill held: 8 -> 0" in told
+    assert "of 8 blocks held: credit" in told

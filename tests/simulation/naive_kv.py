@@ -243,14 +243,8 @@ class Blocks:
         feeder = self.feeders.get((rank, 0))
         is_heard = feeder is not None and self._counts(feeder, at)
         ttl = kv.predicted_ttl_us if is_heard else kv.approximate_ttl_us
-        predicted = max(
-            (
-                _common(one.path, path)
-                for one in self.predictions
-                if one.rank == rank and one.asked_at > at - ttl
-            ),
-            default=0,
-        )
+        young = [one for one in self.predictions if one.rank == rank and ttl and one.asked_at > at - ttl]
+        predicted = max((_common(one.path, path) for one in young), default=0)
         return device, host, disk, predicted
 
     def _depth(self, rank: Rank, tier: int, path: Path, at: int) -> int:
