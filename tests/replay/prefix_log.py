@@ -43,6 +43,10 @@ class PrefixLog(RecordedLog):
 
     def store(self, worker: int, name: str, blocks: int, tier: StorageTier = StorageTier.DEVICE) -> None:
         """A worker says that it holds the first blocks of a prompt; each has a publisher, 50 and on."""
+        self.store_hashes(worker, tokens_hashes(name, blocks), tier)
+
+    def store_hashes(self, worker: int, hashes: bytes, tier: StorageTier = StorageTier.DEVICE) -> None:
+        """The same of packed tokens hashes."""
         publisher = 50 + worker
         event = self._events[worker] = self._events.get(worker, 0) + 1
         if event == 1:
@@ -52,16 +56,20 @@ class PrefixLog(RecordedLog):
                     Transport.DIRECT, "connected",
                 )
             )  # fmt: skip
-        hashes = tokens_hashes(name, blocks)
-        head = KV_EVENT_HEAD.pack(worker, 0, event, KvOperation.STORED, tier, 0, blocks)
+        head = KV_EVENT_HEAD.pack(worker, 0, event, KvOperation.STORED, tier, 0, len(hashes) // 8)
         self.say(KvBatchReceived("dynamo", publisher, 1, event, event, head, hashes + hashes, 0))
 
 
 def ask(replica: Replica, request_id: str, name: str, blocks: int, draws: tuple[int, ...] = ()) -> PickMade:
     """Pick for a prompt of so many whole blocks and eight tokens more, and write the record."""
+    return ask_hashes(replica, request_id, tokens_hashes(name, blocks), draws)
+
+
+def ask_hashes(replica: Replica, request_id: str, hashes: bytes, draws: tuple[int, ...] = ()) -> PickMade:
+    """The same of packed tokens hashes."""
     world, at = replica.world, replica.world.time
     prefill, decode = replica.rotations.get(MODEL, (0, 0))
-    hashes = tokens_hashes(name, blocks)
+    blocks = len(hashes) // 8
     known = BlockHashes(BLOCK, blocks, xxhash.xxh3_64_intdigest(hashes), hashes)
     isl = blocks * BLOCK + 8
     question = Question(

@@ -9,12 +9,17 @@ import pytest
 from projections.events.codec import encode_value
 from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.picks import KvResult, Outcome, PickReason, Question
+from projections.kv.block_hash import block_hashes, seed_of
 from projections.load.store import LoadStore
 from projections.registry.fleet import Fleet, Role
 from projections.view import RankPrefix, View
 from router.picker.kv_aware import WEIGHT_MAX
 from router.picker.pick import pick
 from router.picker.rows import unpack_rows
+from tests.replay.prefix_log import PrefixLog
+from tests.replay.prefix_log import ask as pick_of_prompt
+from tests.replay.prefix_log import ask_hashes as pick_of_hashes
+from tests.replay.recorded_log import Replica
 from tests.router.picker.builders import (
     NOW,
     a_fleet,
@@ -430,3 +435,75 @@ def test_prefix_of_a_rank_that_is_not_in_the_fleet_makes_no_candidate() -> None:
     outcome = ask(OfAnybody(0, fleet, plain.load, plain.ledger, plain.overlay))
     assert (ids(outcome), outcome.kv_result) == ((None, 2), KvResult.NO_OVERLAP)
     assert [row.instance_id for row in unpack_rows(outcome.decode.rows)] == [2, 1]
+
+
+# On a log: events, predictions, salts
+
+
+def ask_prompt(replica: Replica, request_id: str, name: str, blocks: int) -> Outcome:
+    """The outcome of a pick that stands in the log."""
+    return pick_of_prompt(replica, request_id, name, blocks).outcome
+
+
+def ask_hashes(replica: Replica, request_id: str, hashes: bytes) -> Outcome:
+    """The same of a prompt's packed hashes."""
+    return pick_of_hashes(replica, request_id, hashes).outcome
+
+
+def burst(world: PrefixLog, count: int, step_us: int, name: str = "a") -> list[int | None]:
+    """Decode ranks of prompts that follow each other, none of them answered; the log keeps up."""
+    replica = world.replica()
+    found = []
+    for number in range(count):
+        world.pass_time(step_us)
+        replica.read()
+        found.append(ids(ask_prompt(replica, f"r{number}", name, 10))[1])
+    return found
+
+
+def idle(world: PrefixLog) -> PrefixLog:
+    """Every worker has a fresh sample of no load."""
+    for worker in (1, 2, 3):
+        world.sample(worker, 0)
+    return world
+
+
+@pytest.mark.req("DYN-04")
+def test_burst_of_one_prefix_lands_together_before_any_event_says_so() -> None:
+    """Dispatches do not weigh here: they would outweigh the prefix from the second request on."""
+    kv = SPEC._replace(predicted_ttl_us=2_000_000, approximate_ttl_us=2_000_000)
+    found = burst(idle(PrefixLog(kv=kv, ledger=False)), 20, 2_500)
+    assert found == [found[0]] * 20
+    without = burst(idle(PrefixLog(ledger=False)), 20, 2_500)
+    assert set(without) == {1, 2, 3}
+
+
+@pytest.mark.req("DYN-04", "DYN-08")
+def test_prediction_ends_with_its_time() -> None:
+    kv = SPEC._replace(overlap_credit=3.0, approximate_ttl_us=2_000_000)
+    world = idle(PrefixLog(kv=kv))
+    replica = world.replica()
+    first = ask_prompt(replica, "first", "a", 10)
+    assert first.kv_result == KvResult.NO_OVERLAP
+    replica.read()
+    world.pass_time(1_999_999)
+    second = ask_prompt(replica, "second", "a", 10)
+    assert (second.kv_result, second.overlap_blocks) == (KvResult.OVERLAP, 10)
+    world = idle(PrefixLog(kv=kv))
+    replica = world.replica()
+    ask_prompt(replica, "first", "a", 10)
+    replica.read()
+    world.pass_time(2_000_000)
+    assert ask_prompt(replica, "late", "a", 10).kv_result == KvResult.NO_OVERLAP
+
+
+@pytest.mark.req("DYN-01", "DYN-07", "RND-12")
+def test_prompt_of_another_salt_has_no_overlap() -> None:
+    world = idle(PrefixLog())
+    tokens = b"".join(token.to_bytes(4, "little") for token in range(160))
+    mine, other = (block_hashes(tokens, 16, seed_of(None, salt)) for salt in ("tenant a", "tenant b"))
+    world.store_hashes(2, mine)
+    replica = world.replica()
+    assert ask_hashes(replica, "mine", mine).overlap_blocks == 10
+    replica.read()
+    assert ask_hashes(replica, "other", other).overlap_blocks == 0
