@@ -107,6 +107,14 @@ class _NoPermit(Exception):
     """All permits are taken and stayed so."""
 
 
+class _NoPrompt(Exception):
+    """The body has no prompt that is predicted. result: why."""
+
+    def __init__(self, result: KvResult, detail: str) -> None:
+        super().__init__(detail)
+        self.result = result
+
+
 class _Permits:
     """At most `count` prompts at one time; who waits longer than a moment goes without."""
 
@@ -147,16 +155,12 @@ class PromptBlocks:
     async def blocks_of(self, request: PromptRequest) -> PromptResult:
         """The hashes of a prompt's blocks, or why there are none. Raises CancelledError only."""
         try:
-            given = render_input(
-                request.path, request.body, hides_unwanted_tools=request.hides_unwanted_tools
-            )
-            if isinstance(given, Unsupported):
-                return PromptResult(KvResult.UNSUPPORTED, detail=given.detail)
-            if isinstance(given, TooLarge):
-                return PromptResult(KvResult.PROMPT_TOO_LARGE, detail=given.detail)
-            tokens = given.tokens if isinstance(given, TokensGiven) else await self._encoded(request, given)
+            async with self._permits:
+                tokens = await self._tokens(request)
         except _NoPermit:
             return PromptResult(KvResult.RENDER_UNAVAILABLE, detail="no permit became free")
+        except _NoPrompt as problem:
+            return PromptResult(problem.result, detail=str(problem))
         except (Unavailable, JobFailed) as problem:
             return PromptResult(KvResult.RENDER_UNAVAILABLE, detail=str(problem))
         except TokenizerUnavailable as problem:
@@ -181,14 +185,21 @@ class PromptBlocks:
         await self.renderers.close()
         await self.encoders.close()
 
-    async def _encoded(self, request: PromptRequest, given: RenderInput | TextGiven) -> bytes:
+    async def _tokens(self, request: PromptRequest) -> bytes:
+        """Packed tokens. Raises what blocks_of has results for."""
+        given = render_input(request.path, request.body, hides_unwanted_tools=request.hides_unwanted_tools)
+        if isinstance(given, TokensGiven):
+            return given.tokens
+        if isinstance(given, Unsupported):
+            raise _NoPrompt(KvResult.UNSUPPORTED, given.detail)
+        if isinstance(given, TooLarge):
+            raise _NoPrompt(KvResult.PROMPT_TOO_LARGE, given.detail)
         if self._missing:
             raise Unavailable(f"{self._missing[0]} is not installed: the extra kv has it")
         deadline = asyncio.get_running_loop().time() + RENDER_US_MAX / SECOND_US
         template, tokenizer = self._named(request.files)
-        async with self._permits:
-            text = given.text if isinstance(given, TextGiven) else await self._text(template, given, deadline)
-            return await self._tokenizers.tokens_of(tokenizer, request.files.tokenizer, text, deadline)
+        text = given.text if isinstance(given, TextGiven) else await self._text(template, given, deadline)
+        return await self._tokenizers.tokens_of(tokenizer, request.files.tokenizer, text, deadline)
 
     async def _text(self, template: Load, given: RenderInput, deadline: float) -> str:
         try:

@@ -228,22 +228,23 @@ class RenderPool:
         waiter = _Waiter(loop.create_future(), holding)
         self._waiters.append(waiter)
         self._start_more()
+        process = None
         try:
             async with asyncio.timeout_at(deadline):
-                return await waiter.future
+                process = await waiter.future
+            return process
         except TimeoutError:
             raise Unavailable("no process became free") from None
         finally:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(waiter)
-            if waiter.future.done() and not waiter.future.cancelled() and waiter.future.exception() is None:
-                self._return_unused(waiter.future.result())
+            if process is None:
+                self._return_unused(waiter.future)
 
-    def _return_unused(self, process: RenderProcess) -> None:
-        """A process that was handed to somebody who was cancelled in the same moment."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            self._release(process)
+    def _return_unused(self, handed: asyncio.Future[RenderProcess]) -> None:
+        """A process may be handed over in the very turn in which time is up or the job is cancelled."""
+        if handed.done() and not handed.cancelled() and handed.exception() is None:
+            self._release(handed.result())
 
     def _release(self, process: RenderProcess) -> None:
         if not process.is_alive:

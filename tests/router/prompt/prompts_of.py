@@ -119,7 +119,16 @@ async def longest_pause() -> AsyncIterator[list[float]]:
 
 def recorded_frontend() -> list[dict[str, Any]]:
     """What frontends of three releases made of the demo's model."""
-    path = Path(__file__).resolve().parents[2] / "recordings" / "frontend-renders.jsonl.gz"
+    return _recorded("frontend-renders")
+
+
+def recorded_requests() -> list[dict[str, Any]]:
+    """Requests of five fleets, and the first and last block that their workers stored for each."""
+    return _recorded("kv_prompts")
+
+
+def _recorded(name: str) -> list[dict[str, Any]]:
+    path = Path(__file__).resolve().parents[2] / "recordings" / f"{name}.jsonl.gz"
     with gzip.open(path, "rt") as rows:
         return list(map(json.loads, rows))
 

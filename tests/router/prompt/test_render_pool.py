@@ -116,6 +116,23 @@ async def test_waiting_callers_that_are_cancelled_take_no_process_along() -> Non
         assert len(pool.pids) == 1 and pool.deaths == 0
 
 
+async def test_a_process_that_is_given_back_as_time_runs_out_is_not_lost() -> None:
+    async with pool_of(1) as pool:
+        await render(pool, template("T"))
+        loop = asyncio.get_running_loop()
+        async with pool._lent(None, None, loop.time() + 20) as process:
+            late = asyncio.create_task(render(pool, template("T"), 0.01))
+            await asyncio.sleep(0)
+            until_then = loop.time() + 0.05
+            while loop.time() < until_then:  # one turn of the loop in which both happen
+                pass
+            loop.call_soon(pool._release, process)
+            with pytest.raises(Unavailable, match="no process became free"):
+                await late
+            pool._free.remove(process)
+        assert (await render(pool, template("T"), 5)).body == b"T"
+
+
 async def test_a_job_for_a_holder_waits_for_a_holder() -> None:
     async with pool_of(2) as pool:
         loop = asyncio.get_running_loop()

@@ -57,6 +57,15 @@ def test_segments_are_encoded_with_their_counts() -> None:
 
 
 @pytest.mark.req("RND-06")
+def test_a_rendered_text_has_at_most_a_mebibyte() -> None:
+    jobs = Jobs()
+    load(jobs, "minijinja", "{{ messages[0].content }}")
+    text = "wörd " * 174_762 + "abcd"
+    assert len(render(jobs, {"messages": [{**HELLO, "content": text}]}).body) == 1 << 20
+    assert render(jobs, {"messages": [{**HELLO, "content": text + "x"}]}).kind is Kind.TOO_LARGE
+
+
+@pytest.mark.req("RND-06")
 def test_more_tokens_than_a_prompt_may_have_are_too_large() -> None:
     jobs = Jobs()
     jobs.run(Frame(Kind.TOKENIZER, b"k", TOKENIZER))
