@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from deploy.demo import conversation
@@ -50,9 +51,7 @@ class PrefixShow:
             if not is_first:
                 self._turn_kv(is_on)
             is_first = False
-            self._until(
-                lambda is_on=is_on: self._is_taken_up(is_on), f"dynamo.kv.enabled: {str(is_on).lower()}"
-            )  # type: ignore[misc]
+            self._until(partial(self._is_taken_up, is_on), f"dynamo.kv.enabled: {str(is_on).lower()}")
             self._say(heading)
             for model in (AGGREGATED_MODEL, PAIRED_MODEL):
                 failed += self._talk(model, trade, is_on)
