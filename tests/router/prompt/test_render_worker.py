@@ -117,7 +117,10 @@ def test_the_kernel_ends_a_job_that_uses_too_much_processor_time() -> None:
         wire.setblocking(True)
         wire.sendall(prefix_of(Kind.TEMPLATE, head, len(template)) + template.encode())
         process.wait(10)
-    assert process.returncode == -signal.SIGPROF
+    assert process.returncode in (
+        -signal.SIGPROF,
+        -signal.SIGALRM,
+    )  # the latter where others take the processor
 
 
 @pytest.mark.req("RND-04")
