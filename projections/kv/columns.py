@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from itertools import compress
+from itertools import chain, compress
 from struct import Struct
 
 Column = bytes | bytearray
@@ -17,6 +17,9 @@ Column = bytes | bytearray
 SUM_MODULUS = (1 << 64) - 1
 """Sums of columns are taken modulo this, under which a column folds in half without caring for carries."""
 
+_SPLIT_MAX = 256
+"""The longest column for which there is a splitter of its own: it takes 32 bytes a word."""
+_split_long = Struct("8s" * _SPLIT_MAX).iter_unpack
 _TICKED = bytes.maketrans(b"01", b"\x00\x01")
 _SMALL_BITS = 512
 _NARROW_BYTES = 256
@@ -25,10 +28,14 @@ _PIECE_BYTES = 256
 
 def words(column: Column) -> tuple[bytes, ...]:
     """The words of a column, 8 bytes each."""
-    return _splitter(len(column) >> 3)(column)
+    count = len(column) >> 3
+    if count <= _SPLIT_MAX:
+        return _splitter(count)(column)
+    end = (count - count % _SPLIT_MAX) << 3
+    return (*chain.from_iterable(_split_long(column[:end])), *_splitter(count % _SPLIT_MAX)(column[end:]))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _splitter(count: int) -> Callable[[Column], tuple[bytes, ...]]:
     return Struct("8s" * count).unpack
 
@@ -102,7 +109,7 @@ def word_sum(column: Column) -> int:
     return total % SUM_MODULUS
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _piece_splitter(count: int) -> Callable[[Column], tuple[bytes, ...]]:
     return Struct(f"{_PIECE_BYTES}s" * count).unpack_from
 

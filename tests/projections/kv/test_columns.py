@@ -17,6 +17,11 @@ def test_a_column_falls_into_its_words(numbers: list[int]) -> None:
     assert [int.from_bytes(word, "big") for word in columns.words(column(*numbers))] == numbers
 
 
+def test_a_long_column_falls_into_its_words() -> None:
+    for count in (255, 256, 257, 512, 8_192):
+        assert columns.words(column(*range(count))) == tuple(column(number) for number in range(count))
+
+
 @given(NUMBERS)
 def test_sums_and_xors_are_those_of_the_numbers(numbers: list[int]) -> None:
     xor = 0
