@@ -20,7 +20,7 @@ import typer
 
 from app.capture_file import CaptureFile
 from app.capture_import import import_capture
-from app.capture_origin import origin_of_capture, origin_of_directory
+from app.capture_origin import origin_of_capture, origin_of_directory, origin_of_topic
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.capture_signature import SignatureRefused, checked_signature, fingerprint, public_key, signer
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
@@ -164,7 +164,8 @@ def _origin(opened: OpenLog, plan: Plan) -> dict[str, Any]:
     reader = opened.reader
     if isinstance(reader, CaptureReader):
         return origin_of_capture(reader, plan.first_offset, plan.stop)
-    assert opened.data is not None
+    if opened.data is None:
+        return origin_of_topic(reader.log_id)
     return origin_of_directory(opened.data, reader.log_id, plan.first_offset, plan.stop)
 
 

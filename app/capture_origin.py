@@ -33,6 +33,11 @@ def origin_of_directory(data: Path, log_id: bytes, first: int, stop: int) -> dic
     return {"log_id": log_id.hex(), **_heads(_segments(folder), first, stop)}
 
 
+def origin_of_topic(log_id: bytes) -> dict[str, Any]:
+    """The origin of records of a topic, where writers interleave and no chain is kept."""
+    return {"log_id": log_id.hex(), **_heads(iter(()), 0, 0)}
+
+
 def origin_of_capture(reader: CaptureReader, first: int, stop: int) -> dict[str, Any]:
     """The origin of records [first, stop) of a capture, which has one itself."""
     segments = (reader.segment(part) for part in reader.records_parts)

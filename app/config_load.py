@@ -41,6 +41,7 @@ SEARCHED = ("./config.yaml", "/etc/picklog/config.yaml", "~/.config/picklog/conf
 EXTRA_MODULES = {
     "etcd": ("grpc", "google.protobuf"),
     "etcd3": ("etcd3",),
+    "kafka": ("aiokafka",),
     "kv": ("jinja2", "minijinja", "tokenizers"),
 }
 """Optional extras of the distribution and the modules that show that they are installed."""

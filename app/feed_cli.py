@@ -72,10 +72,10 @@ def feed_command(
         _bind(listen)
     os.umask(0o077)
     set_up_process_log(Config().logging)  # to stderr: stdout is for what was asked
-    with refusals_told(), open_log(log) as opened:
+    with refusals_told(), open_log(log, follow) as opened:
         if opened.data is not None and to.absolute() == opened.data.absolute():
             fail(EXIT_USAGE, f"{to} is the log itself", "name another directory with --to")
-        if follow and opened.data is None:
+        if follow and not opened.may_grow:
             fail(EXIT_USAGE, f"{opened.name} is a capture, which never grows", "leave --follow out")
         try:
             with StagingDirectory(to, opened, range_of(Marks(opened.reader), start, "end")[0]) as staging:

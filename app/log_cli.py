@@ -1,7 +1,7 @@
 """`picklog log stat`, `log cat` and `log verify`: looking at a log without disturbing its owner.
 
-All three read committed records only. Exit status 0 done; 1 the log does not check; 2 bad
-usage; 3 the log cannot be read.
+`log copy` has a module of its own. All read committed records only. Exit status 0 done; 1 the log
+does not check; 2 bad usage; 3 the log cannot be read.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import orjson
 import typer
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
 from app.cli_output import ProgressBar, print_json, range_of
-from app.log_places import data_directory, open_log
+from app.kafka_places import is_kafka
+from app.log_copy_cli import copy_command
+from app.log_places import OpenLog, data_directory, open_log
 from app.log_report import LogReport, log_report
 from app.marks import Marks
 from app.record_text import kind_of_text, record_document
@@ -26,13 +28,19 @@ from ingest.log.segment_reader import SegmentReader
 from projections.events.codec import RecordRefused, decode_record, peek_kind
 from projections.events.control import ClockTicked, LaneOpened
 
-log_app = typer.Typer(no_args_is_help=True, help="Look at a log: ranges and sizes, records, check words.")
+if TYPE_CHECKING:
+    from app.topic_report import TopicWalk
+    from ingest.log.kafka_reader import KafkaReader
+
+log_app = typer.Typer(no_args_is_help=True, help="Look at a log, check it, copy it.")
+log_app.command("copy")(copy_command)
 
 READ_BYTES = 1 << 20
 HORIZON_WARN_SECONDS = 24 * 3600
 
 LogOption = Annotated[
-    Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
+    Path | None,
+    typer.Option("--log", help="A data directory or kafka:FILE (default: .run/data where it exists)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
@@ -41,6 +49,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
     """Ranges, rates, sizes and horizon of a log."""
     with refusals_told(), open_log(log) as opened:
+        if is_kafka(log):
+            _stat_topic(opened, as_json)
+            return
         report = log_report(data_directory(opened), opened.reader)
     if report.horizon_seconds < HORIZON_WARN_SECONDS:
         hours = report.horizon_seconds / 3600
@@ -83,6 +94,9 @@ def cat_command(
 def verify_command(log: LogOption = None, as_json: JsonOption = False) -> None:
     """Check words, order and hash chain, from the oldest kept segment on."""
     with refusals_told(), open_log(log) as opened:
+        if is_kafka(log):
+            _verify_topic(opened, as_json)
+            return
         reader = opened.reader
         acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
         end = reader.end_offset()
@@ -106,6 +120,43 @@ def verify_command(log: LogOption = None, as_json: JsonOption = False) -> None:
             f"offsets {end} to {end + missing - 1} were acknowledged and are not in the log",
             "restore the newest segment from a copy",
         )
+
+
+def _stat_topic(opened: OpenLog, as_json: bool) -> None:
+    from app.topic_report import topic_document
+
+    document = topic_document(*_walked(opened, "reading"))
+    if as_json:
+        print_json(document)
+        return
+    print(f"log {document['log_id']}, offsets {document['first_offset']} to {document['end_offset'] - 1}")
+    print(f"from {document['first_at']} to {document['last_at']}, {document['span_seconds']:.0f} s")
+    print(
+        f"{document['records']} records, {document['records_per_second']:.0f} a second;"
+        f" {document['plain_bytes'] / 1e6:.1f} MB plain, in topic {document['topic']}"
+    )
+
+
+def _verify_topic(opened: OpenLog, as_json: bool) -> None:
+    from app.topic_report import check_document
+
+    reader, walk = _walked(opened, "verifying")
+    if as_json:
+        print_json(check_document(reader, walk))
+    else:
+        print(f"{walk.records} records check, offsets {walk.first_offset} to {walk.end_offset - 1}")
+        print("a topic keeps no chain of batches: ticks and digests are compared by `replay verify`")
+    if walk.first_bad is not None:
+        fail(EXIT_FOUND_WRONG, f"{opened.name}: {walk.first_bad[1]}", "copy the log anew")
+
+
+def _walked(opened: OpenLog, what: str) -> tuple[KafkaReader, TopicWalk]:
+    from app.topic_report import walk_topic
+
+    reader = opened.reader
+    first, end = reader.first_offset(), reader.end_offset()
+    with ProgressBar(first, end, what) as advance:
+        return cast("KafkaReader", reader), walk_topic(cast("KafkaReader", reader), advance)
 
 
 def _write_line(

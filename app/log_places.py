@@ -1,9 +1,9 @@
 """Where an offline command finds the log that it reads.
 
-WHERE is a data directory or a capture file; without one it is `.run/data`, which `make run`
-and `picklog serve` write. Reading needs no owner and disturbs none: committed records only.
-Kafka is a place of a later release and is refused by name, so that a script learns it at
-once.
+WHERE is a data directory, a capture file, or `kafka:FILE`, the topic that a configuration names;
+without one it is `.run/data`, which `make run` and `picklog serve` write. Reading needs no owner
+and disturbs none: committed records only. A topic is seen as it stood when it was opened, unless
+the command follows.
 
 A capture holds records from before its window, so that the window's picks can be asked;
 so does a directory that one was imported to. Their readers say where the window begins,
@@ -22,25 +22,26 @@ import orjson
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.checkpoint_store import CheckpointFolder
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail
+from app.kafka_places import is_kafka, kafka_place, topics_told
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_reader import SegmentReader
 from projections.events.ports import CheckpointStore, LogReader
 
 DEFAULT_DATA = Path(".run/data")
-KAFKA_PREFIX = "kafka:"
 IMPORTED_NAME = "capture.json"  # the manifest of the capture that a data directory was made of
 
 
 class OpenLog(NamedTuple):
     """A log that is open for reading. name: how the user would name it again.
 
-    data: its data directory, None for a capture file.
+    data: its data directory, None for a capture file and a topic. may_grow: not for a capture.
     """
 
     reader: LogReader
     checkpoints: CheckpointStore
     name: str
     data: Path | None = None
+    may_grow: bool = True
 
 
 class ImportedReader(SegmentReader):
@@ -55,15 +56,19 @@ def checkpoint_folder(data: Path) -> Path:
 
 
 @contextmanager
-def open_log(where: Path | None) -> Iterator[OpenLog]:
+def open_log(where: Path | None, follows: bool = False) -> Iterator[OpenLog]:
     """Open the log at `where`, or the default one, and close it again.
 
-    Ends the command with status 2 for a place of a later release or a file that is no whole
-    capture, and 3 where there is no log. Raises LogCorrupt and OSError as the reader does;
-    LogCorrupt also at the end, where the log goes on behind bytes that do not check: what was
-    read is then not all of it.
+    follows: of a topic, what is appended meanwhile is seen too. Ends the command with status 2 for
+    a file that is no whole capture or a topic that is no log, and 3 where there is none. Raises
+    LogCorrupt and OSError as the reader does; LogCorrupt also at the end, where the log goes on
+    behind bytes that do not check: what was read is then not all of it.
     """
-    if where is not None and where.is_file() and not str(where).startswith(KAFKA_PREFIX):
+    if where is not None and is_kafka(where):
+        with _open_topic(where, follows) as opened:
+            yield opened
+        return
+    if where is not None and where.is_file():
         with _open_capture(where) as opened:
             yield opened
         return
@@ -77,7 +82,9 @@ def open_log(where: Path | None) -> Iterator[OpenLog]:
 
 
 def data_directory(opened: OpenLog) -> Path:
-    """Its data directory. Ends the command with status 2 for a capture, which has no segments to look at."""
+    """Its data directory. Ends the command with status 2 for a capture or a topic: no segments."""
+    if opened.data is None and opened.may_grow:
+        fail(EXIT_USAGE, f"{opened.name} has no data directory", "name one with --log DIR")
     if opened.data is None:
         fail(EXIT_USAGE, f"{opened.name} is a capture", f"use `picklog capture show {opened.name}`")
     return opened.data
@@ -90,7 +97,21 @@ def _open_capture(path: Path) -> Iterator[OpenLog]:
     except CaptureUnreadable as problem:
         fail(EXIT_USAGE, str(problem))
     try:
-        yield OpenLog(reader, reader.checkpoints(), str(path))
+        yield OpenLog(reader, reader.checkpoints(), str(path), may_grow=False)
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _open_topic(where: Path, follows: bool) -> Iterator[OpenLog]:
+    place = kafka_place(where)
+    from ingest.log.kafka_base import BaseCheckpoint
+    from ingest.log.kafka_reader import KafkaReader
+
+    with topics_told():
+        reader = KafkaReader.open(place, follows)
+    try:
+        yield OpenLog(reader, BaseCheckpoint(reader), str(where))
     finally:
         reader.close()
 
@@ -112,8 +133,6 @@ def _data_directory(where: Path | None) -> Path:
         if not DEFAULT_DATA.is_dir():
             fail(EXIT_UNREACHABLE, f"there is no {DEFAULT_DATA} here", "name a data directory with --log DIR")
         return DEFAULT_DATA
-    if str(where).startswith(KAFKA_PREFIX):
-        fail(EXIT_USAGE, "a log on Kafka is not in this release", "name a data directory with --log DIR")
     if not where.exists():
         remedy = "name the directory given to `serve --data`, or a capture"
         fail(EXIT_UNREACHABLE, f"{where}: no such file or directory", remedy)

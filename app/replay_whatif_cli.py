@@ -120,7 +120,7 @@ def _read_from(opened: OpenLog, redecode: bool) -> tuple[LogReader, CheckpointSt
     if not redecode:
         return opened.reader, with_steps(opened.checkpoints, opened.data)
     if opened.data is None:
-        fail(EXIT_USAGE, f"{opened.name} is a capture, which holds no raw frames", "name a data directory")
+        fail(EXIT_USAGE, f"{opened.name} holds no raw frames", "name a data directory")
     frames = KeptFrames(opened.data, opened.reader.log_id)
     first = frames.first_offset()
     if first is None:

@@ -26,7 +26,8 @@ from aiokafka.errors import (
     for_code,
 )
 
-from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable, TopicRefused, client_options
+from ingest.log.kafka_client import client_options
+from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable, TopicRefused
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
 
 BATCH_OVERHEAD_BYTES = 4 * KIB  # head of a batch, and place and length of one record, generously

@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from ingest.log.kafka_admin import describe_topic
+from ingest.log.kafka_client import client_options
 from ingest.log.kafka_records import Role, Told, read_place
 from ingest.log.kafka_settings import (
     PARTITION,
@@ -23,7 +24,6 @@ from ingest.log.kafka_settings import (
     KafkaPlace,
     KafkaUnreachable,
     TopicRefused,
-    client_options,
 )
 from projections.bounds import MIB, RECORD_BYTES_MAX
 from projections.events.ports import LogCorrupt

@@ -31,6 +31,7 @@ class KafkaLoop:
         # The library logs every retry by names of its own; what matters arrives as an exception.
         logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_on_stray)
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka", daemon=True)
         self._thread.start()
 
@@ -74,6 +75,12 @@ async def _translated(work: Coroutine[Any, Any, T]) -> T:
         return await work
     except (KafkaError, OSError, TimeoutError) as problem:
         raise unreachable(problem) from problem
+
+
+def _on_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The library tells one failure through several futures; ours heard of it through the call."""
+    if not isinstance(context.get("exception"), KafkaError):
+        loop.default_exception_handler(context)
 
 
 async def _cancel_others() -> None:

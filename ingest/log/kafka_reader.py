@@ -39,6 +39,7 @@ class KafkaReader:
         self._begin = 0  # the topic's oldest offset when it was looked at, and the log's there
         self._first = 0
         self._stop = 0  # the topic's offset behind what may be read
+        self._end_at_opening = 0
         self._next = -1  # the log's offset that the buffer, or else the next fetch, goes on with
         self._buffer: deque[Fetched] = deque()
         self._shift: int | None = None  # of appended records, once one was seen
@@ -70,11 +71,11 @@ class KafkaReader:
 
     def first_offset(self) -> int:
         """See LogReader."""
-        return self.loop.run(self._first_now())
+        return self.loop.run(self._first_now()) if self._follows else self._first
 
     def end_offset(self) -> int:
         """See LogReader."""
-        return self.loop.run(self._end_now())
+        return self.loop.run(self._end_now()) if self._follows else self._end_at_opening
 
     def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
         """See LogReader. Also raises KafkaUnreachable."""
@@ -114,11 +115,11 @@ class KafkaReader:
             raise TopicRefused(f"{name} holds no log yet: copy one into it with `picklog log copy`")
         self._log_id = self._fetch.log_id = told.place.log_id
         self._first = await self._first_at(self._begin)
+        self._end_at_opening = await self._end()
 
     async def _first_now(self) -> int:
         async with self._lock:
-            if self._follows:
-                await self._look_at_begin()
+            await self._look_at_begin()
             return self._first
 
     async def _end_now(self) -> int:

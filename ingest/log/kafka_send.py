@@ -28,7 +28,8 @@ from aiokafka.errors import (
 )
 
 from ingest.log.kafka_admin import BATCH_OVERHEAD_BYTES
-from ingest.log.kafka_settings import PARTITION, KafkaPlace, client_options
+from ingest.log.kafka_client import client_options
+from ingest.log.kafka_settings import PARTITION, KafkaPlace
 
 REFUSED = (
     ClusterAuthorizationFailedError,
@@ -39,7 +40,7 @@ REFUSED = (
 """Answers after which nothing of the batch is in the topic."""
 
 CLOSE_S = 2.0
-TRANSACTION_S = 60
+TRANSACTION_S = 120  # after which the cluster ends a transaction that nobody ends
 
 Header = tuple[str, bytes]
 
@@ -125,16 +126,19 @@ class KafkaSend:
             place += count
         return sent
 
-    async def transaction(self, records: Sequence[tuple[bytes, Header]]) -> None:
-        """Send records in one transaction, committed on return. Raises SendRefused, SendUnclear.
+    async def transaction(self, records: Sequence[tuple[bytes, Header]]) -> int:
+        """Send records in one transaction, surely committed on return; the topic's offset behind them.
 
-        One that failed is not ended here: the next producer of the id, or its time limit, does that.
+        Readers see them once the coordinator has marked the topic, which is a little later. Raises
+        SendRefused, SendUnclear: such a transaction is ended by the next producer of the id, or by
+        its time limit.
         """
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._producer.begin_transaction()
-                await self.batches(records)
+                sent = await self.batches(records)
                 await self._producer.commit_transaction()
+                return sent[-1][0] + sent[-1][1]
         except (KafkaError, OSError, TimeoutError) as problem:
             raise SendUnclear(type(problem).__name__) from problem
 

@@ -1,22 +1,16 @@
-"""Where a log on Kafka is and how to reach it: values, and the options that the client library takes.
+"""Where a log on Kafka is: values, and the two errors that every part of it may raise.
 
-One topic with one partition is one log (decision 1). TLS and SASL are mapped here and nowhere
-else; what this release does not map is refused by name rather than left to the library.
+One topic with one partition is one log (decision 1). Nothing here needs the client library.
 """
 
 from __future__ import annotations
 
-import ssl
-from typing import Any, NamedTuple
-
-from aiokafka.helpers import create_ssl_context
+from typing import NamedTuple
 
 from projections.events.ports import LogError
 
 PARTITION = 0
 REQUEST_S = 10.0  # one request to a broker; also how long a bootstrap may take
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class KafkaUnreachable(LogError):
@@ -56,53 +50,3 @@ class KafkaPlace(NamedTuple):
     def name(self) -> str:
         """How messages name it."""
         return f"topic {self.topic}"
-
-
-def client_options(place: KafkaPlace) -> dict[str, Any]:
-    """Options that every client of the library takes. Raises TopicRefused, KafkaUnreachable."""
-    security = place.security
-    protocol = security.protocol.upper()
-    if not place.servers:
-        raise TopicRefused("log.kafka.bootstrap_servers is empty: name host:port of a broker")
-    if protocol not in PROTOCOLS:
-        raise TopicRefused(
-            f"log.kafka.security.protocol {security.protocol!r} is none of {', '.join(PROTOCOLS)}"
-        )
-    options: dict[str, Any] = {
-        "bootstrap_servers": list(place.servers),
-        "client_id": "picklog",
-        "request_timeout_ms": int(REQUEST_S * 1000),
-        "retry_backoff_ms": 100,
-        "connections_max_idle_ms": 540_000,
-        "security_protocol": protocol,
-    }
-    if protocol.startswith("SASL_"):
-        options |= _sasl(security)
-    if protocol.endswith("SSL"):
-        options["ssl_context"] = _tls(security)
-    return options
-
-
-def _sasl(security: KafkaSecurity) -> dict[str, Any]:
-    mechanism = (security.mechanism or "PLAIN").upper()
-    if mechanism not in MECHANISMS:
-        raise TopicRefused(
-            f"log.kafka.security.mechanism {security.mechanism!r} is none of {', '.join(MECHANISMS)}"
-        )
-    if security.username is None or security.password is None:
-        raise TopicRefused("log.kafka.security needs username and password for SASL")
-    return {
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": security.username,
-        "sasl_plain_password": security.password,
-    }
-
-
-def _tls(security: KafkaSecurity) -> ssl.SSLContext:
-    try:
-        return create_ssl_context(
-            cafile=security.ca_cert, certfile=security.client_cert, keyfile=security.client_key
-        )
-    except (OSError, ValueError) as problem:
-        detail = getattr(problem, "strerror", None) or type(problem).__name__
-        raise TopicRefused(f"a PEM file of log.kafka.security cannot be used: {detail}") from problem

@@ -35,11 +35,12 @@ from ingest.log.commit_thread import CommitThread
 from ingest.log.ownership import Ownership, own_records
 from projections.bounds import MIB
 from projections.events.envelope import WRITER_BYTES
-from projections.events.ports import CommitUnclear, LogError, LogFailed, LogFull, LogStore
+from projections.events.ports import CommitUnclear, LogCorrupt, LogError, LogFailed, LogFull, LogStore
 
 WATCH_S = 0.25
 CLOSE_S_MAX = 5.0  # of waiting for what is under way when a writer closes
 UPKEEP_S = 10.0
+FIND_AGAIN_S = 0.5
 
 log = structlog.get_logger("picklog.log")
 OnDone = Callable[[Receipt], None]
@@ -303,9 +304,8 @@ class LogWriter:
                     self._send(effect)
                 case Settled(tag, receipt):
                     self._settle(tag, receipt)
-                case FindOwn(writer, sequence):
-                    found = own_records(self._store, self._sent_from, writer, sequence)
-                    self._do(self._appender.on_found(self._now_us(), os.urandom(WRITER_BYTES), found))
+                case FindOwn():
+                    self._find_own(effect)
                 case Reclaim() if self._ownership is not None:
                     self._ownership.begin("restart")
         self._plan()
@@ -314,6 +314,18 @@ class LogWriter:
             for waiter in waiting:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def _find_own(self, effect: FindOwn) -> None:
+        """Look for what was sent; a log that cannot be read just now is asked again."""
+        try:
+            found = own_records(self._store, self._sent_from, effect.writer, effect.sequence)
+        except (LogCorrupt, LogFailed) as problem:
+            self._fail(problem)
+        except LogError as problem:
+            log.warning("the log cannot be read for what was sent last", error=str(problem))
+            self._loop.call_later(FIND_AGAIN_S, self._find_own, effect)
+        else:
+            self._do(self._appender.on_found(self._now_us(), os.urandom(WRITER_BYTES), found))
 
     def _settle(self, tag: OnDone, receipt: Receipt) -> None:
         try:

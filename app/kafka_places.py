@@ -1,0 +1,71 @@
+"""`kafka:FILE`: the topic that the section `log.kafka` of a configuration names, for offline commands.
+
+FILE may say `log.kind: kafka` or not: what `serve` writes to is its business. The client library
+is the extra `kafka`; without it the command says what to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, one_line
+from app.config_findings import ConfigError, ConfigUnreadable
+from app.config_load import installed_extras, load_config
+from app.config_storage import KafkaSettings, LogKind
+from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
+
+KAFKA_PREFIX = "kafka:"
+
+
+def is_kafka(where: Path | None) -> bool:
+    """Whether a command was given `kafka:FILE`."""
+    return where is not None and str(where).startswith(KAFKA_PREFIX)
+
+
+def kafka_place(where: Path) -> KafkaPlace:
+    """The topic that `kafka:FILE` names. Ends the command with status 2, or 3 for a file not there."""
+    file = str(where).removeprefix(KAFKA_PREFIX)
+    if not file:
+        fail(EXIT_USAGE, "kafka: names no file", "write kafka:FILE, a configuration with log.kafka")
+    if "kafka" not in installed_extras():
+        fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
+    try:
+        loaded = load_config(file, overrides={"log.kind": LogKind.SEGMENTS.value})
+    except ConfigError as problem:
+        is_away = isinstance(problem, ConfigUnreadable)
+        fail(EXIT_UNREACHABLE if is_away else EXIT_USAGE, one_line(str(problem)))
+    settings = loaded.config.log.kafka
+    if not settings.bootstrap_servers:
+        fail(EXIT_USAGE, f"{file}: log.kafka.bootstrap_servers is empty", "name host:port of a broker")
+    return place_of(settings)
+
+
+def place_of(settings: KafkaSettings) -> KafkaPlace:
+    """The section as the log takes it."""
+    security = settings.security
+    return KafkaPlace(
+        settings.bootstrap_servers,
+        settings.topic,
+        settings.replication_factor,
+        settings.allow_unsafe,
+        KafkaSecurity(
+            security.protocol,
+            security.mechanism,
+            security.username,
+            None if security.password is None else security.password.get_secret_value(),
+            security.ca_cert,
+            security.client_cert,
+            None if security.client_key is None else security.client_key.get_secret_value(),
+        ),
+    )
+
+
+@contextmanager
+def topics_told() -> Iterator[None]:
+    """Turn a topic that cannot hold a log into one line and the status of bad usage."""
+    try:
+        yield
+    except TopicRefused as problem:
+        fail(EXIT_USAGE, str(problem))
