@@ -111,25 +111,37 @@ def chunks(turns: Iterable[list[BlockEvent]], size: int) -> Iterator[list[BlockE
         yield chunk
 
 
-def timed_apply(sides: list[Any], chunk: list[BlockEvent]) -> list[int]:
-    """Nanoseconds that each side took for the chunk."""
-    times = []
+class Row(NamedTuple):
+    """A chunk of so many events or blocks: nanoseconds of each side, by the clock and of the processor."""
+
+    events: int
+    wall: list[int]
+    cpu: list[int]
+
+
+def timed_apply(sides: list[Any], chunk: list[BlockEvent], events: int) -> Row:
+    """Each side applies the chunk."""
+    row = Row(events, [], [])
     for side in sides:
         ready = side.ready(chunk)
-        began = time.perf_counter_ns()
+        used, began = time.process_time_ns(), time.perf_counter_ns()
         side.apply(ready)
         side.settle()
-        times.append(time.perf_counter_ns() - began)
-    return times
+        row.wall.append(time.perf_counter_ns() - began)
+        row.cpu.append(time.process_time_ns() - used)
+    return row
 
 
-def apply_figure(name: str, rows: list[tuple[int, list[int]]], unit: str) -> Figure:
-    """rows: (events or blocks, nanoseconds of each side)."""
-    ours = statistics.median(times[0] / count for count, times in rows)
-    if len(rows[0][1]) == 1:
-        return Figure(name, ours, None, None, unit)
-    theirs = statistics.median(times[1] / count for count, times in rows)
-    return Figure(name, ours, theirs, statistics.median(times[1] / times[0] for _, times in rows), unit)
+def apply_figures(name: str, rows: list[Row], unit: str) -> Iterator[Figure]:
+    """By the clock, which the targets are for, and of the processor, which neighbours disturb less."""
+    for words, which in (("", [row.wall for row in rows]), (" cpu", [row.cpu for row in rows])):
+        each = [[taken / row.events for taken in sides] for row, sides in zip(rows, which, strict=True)]
+        ours = statistics.median(sides[0] for sides in each)
+        if len(each[0]) == 1:
+            yield Figure(name + words, ours, None, None, unit)
+            continue
+        theirs = statistics.median(sides[1] for sides in each)
+        yield Figure(name + words, ours, theirs, statistics.median(s[1] / s[0] for s in each), unit)
 
 
 def chats(name: str, with_dynamo: bool) -> Iterator[Figure]:
@@ -137,18 +149,18 @@ def chats(name: str, with_dynamo: bool) -> Iterator[Figure]:
     size = SIZES[name]
     workload = Chats(size)
     sides = rivals(size.ranks, with_dynamo)
-    rows: dict[str, list[tuple[int, list[int]]]] = {"fill": [], "steady": []}
+    rows: dict[str, list[Row]] = {"fill": [], "steady": []}
     events = list(chunks(workload.events(int(size.ranks * size.capacity * CHURN)), CHUNK))
     gc.collect()
     gc.freeze()
     phase = "fill"
     for chunk in events:
-        rows[phase].append((len(chunk), timed_apply(sides, chunk)))
+        rows[phase].append(timed_apply(sides, chunk, len(chunk)))
         if any(event.tokens is None for event in chunk):
             phase = "steady"
     for phase, measured in rows.items():
         if measured:
-            yield apply_figure(f"{name} apply {phase}", measured, "ns/event")
+            yield from apply_figures(f"{name} apply {phase}", measured, "ns/event")
     for length in LENGTHS:
         prompts = workload.prompts(PROMPTS, length)
         yield from lookups(f"{name} lookup", length, sides, prompts)
@@ -188,11 +200,11 @@ def ceilings(with_dynamo: bool) -> Iterator[Figure]:
     sides = rivals(64, with_dynamo)
     rows, prompts = [], []
     for turn in ceiling_chats():
-        rows.append((sum(len(event.names) for event in turn), timed_apply(sides, turn)))
+        rows.append(timed_apply(sides, turn, sum(len(event.names) for event in turn)))
         gc.freeze()
         path = [token for event in turn[:16] for token in event.tokens or ()]
         prompts.append(column(path))
-    yield apply_figure("ceilings apply", rows, "ns/block")
+    yield from apply_figures("ceilings apply", rows, "ns/block")
     index: Index = sides[0].index
     assert (index.nodes, index.ownerships) == (index.limits.nodes, index.limits.ownerships)
     assert index.stored(0, None, column([1]), column([1])).blocks_refused == 1

@@ -43,11 +43,9 @@ class Holdings(RunTree):
 
     def _place(self, slot: Slot, name: bytes) -> tuple[Run, int] | None:
         """The block that the slot holds under `name`: run and position."""
-        run = slot.elsewhere.get(name) if slot.elsewhere else None
+        run = (slot.elsewhere.get(name) if slot.elsewhere else None) or self.canonical.get(name)
         if run is None:
-            run = self.canonical.get(name)
-            if run is None:
-                return None
+            return None
         at = run.place_of(slot, name)
         return None if at < 0 else (run, at)
 

@@ -145,7 +145,8 @@ class Index(Holdings):
 
     def _store(self, owner: Slot, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
         """Apply the event in as large pieces as can be, and block by block from the first odd one on."""
-        self._tidy(owner)
+        if self._dead_runs or self._dead_names or len(owner.names_in) > PENDING_BYTES_MAX:
+            self._tidy(owner)
         run, at = self.root, 0
         if parent is not None:
             place = self._place(owner, parent)
@@ -191,7 +192,7 @@ class Index(Holdings):
     def _tidy(self, owner: Slot) -> None:
         if self._dead_runs or self._dead_names:
             self._forget_some()
-        if len(owner.names_in) > PENDING_BYTES_MAX or len(owner.names_out) > PENDING_BYTES_MAX:
+        if max(len(owner.names_in), len(owner.names_out)) > PENDING_BYTES_MAX:
             owner.settle()
 
     def removed(self, slot: int, engines: bytes) -> int:
