@@ -305,11 +305,7 @@ class KvState:
         """Look up the publisher's binding again: another one clears its blocks and cursors."""
         source = fleet.binding_of(PublisherKey(*publisher.key))
         self.publishers.bind(publisher, None if source is None else source.instance_id)
-        binding = None
-        if source is not None:
-            worker = fleet.worker(WorkerKey(publisher.key[0], source.instance_id))
-            if worker is not None and worker.dp_size > 1:
-                binding = source
+        binding = _binding(source, publisher.key[0], fleet)
         if binding == publisher.binding:
             return
         publisher.binding = binding
@@ -387,3 +383,11 @@ class KvState:
     def _tell(self, cause: ClearCause, rank: KvRank, blocks: int, notices: list[Notice]) -> None:
         if blocks:
             notices.append(RankCleared(cause, *rank.key, blocks))
+
+
+def _binding(source: RankBinding | None, namespace: str, fleet: KvFleet) -> RankBinding | None:
+    """The rank that a publisher speaks for whatever its events say: of a worker with several ranks."""
+    if source is None:
+        return None
+    worker = fleet.worker(WorkerKey(namespace, source.instance_id))
+    return source if worker is not None and worker.dp_size > 1 else None
