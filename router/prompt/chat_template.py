@@ -41,6 +41,21 @@ _TAG: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _TEXT_OR_ITEMS: Final = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\.items\(\)""", re.DOTALL)
+_KINDS: Final = (  # of minijinja's errors, as their texts begin
+    "bad escape",
+    "could not serialize to value",
+    "could not unpack value",
+    "engine ran out of fuel",
+    "invalid operation",
+    "missing argument",
+    "too many arguments",
+    "template not found",
+    "undefined value",
+    "unknown filter",
+    "unknown function",
+    "unknown method",
+    "unknown test",
+)
 _GENERATION: Final = re.compile(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})")
 
 
@@ -52,7 +67,7 @@ class Engine(StrEnum):
 
 
 class TemplateFailed(Exception):
-    """The template cannot be compiled, or does not render this; the text is short."""
+    """The template cannot be compiled, or does not render this; the text is short and quotes no message."""
 
 
 class TemplateTexts(NamedTuple):
@@ -132,7 +147,7 @@ class ChatTemplate:
     ) -> str:
         """The text. messages, tools: JSON, the latter empty for none.
 
-        Raises TemplateFailed, MemoryError.
+        Raises TemplateFailed, whose text quotes nothing of the messages; MemoryError.
         """
         others = {**variables, **self._tokens, "add_generation_prompt": adds_generation_prompt}
         return self._render(messages, tools, others)
@@ -170,8 +185,10 @@ def _minijinja(texts: TemplateTexts) -> _Render:
             return environment.render_str(source, **others, tools=None)
         except MemoryError:
             raise
+        except TemplateFailed:
+            raise
         except Exception as problem:  # of filters too: whatever a template makes of its arguments
-            raise TemplateFailed(_short(problem)) from problem
+            raise TemplateFailed(_kind(problem)) from problem
 
     return render
 
@@ -272,8 +289,10 @@ def _jinja2(texts: TemplateTexts) -> _Render:
             return compiled[TOOL_USE if tools else DEFAULT].render(others)
         except MemoryError:
             raise
+        except TemplateFailed:
+            raise
         except Exception as problem:  # as above
-            raise TemplateFailed(_short(problem)) from problem
+            raise TemplateFailed(type(problem).__name__) from problem
 
     return render
 
@@ -303,7 +322,7 @@ def _fromjson(value: Any) -> Any:
 
 
 def _raise_exception(message: Any = "") -> str:
-    raise TemplateFailed(_short(message))
+    raise TemplateFailed("the template refuses these messages")  # its words may quote them
 
 
 def _strftime_now(form: Any) -> str:
@@ -314,6 +333,16 @@ def _strftime_now(form: Any) -> str:
 
 
 def _short(problem: object) -> str:
-    """The innermost cause of what went wrong: it may be a template's own words, so it is cut."""
+    """The innermost cause of what did not compile: it may be a template's own words, so it is cut."""
     text = str(problem).strip() or type(problem).__name__
     return re.sub(r"[^ -~]", "?", text.splitlines()[-1].removeprefix("caused by: "))[:120]
+
+
+def _kind(problem: Exception) -> str:
+    """The kind of minijinja's innermost error. What follows it may hold a client's text, which no log holds."""
+    for line in reversed(str(problem).splitlines()):
+        said = line.removeprefix("caused by: ")
+        for kind in _KINDS:
+            if said.startswith(kind):
+                return kind
+    return type(problem).__name__

@@ -3,8 +3,9 @@
 Text between special tokens is encoded on its own by every tokenizer of this library, so a
 text can be cut there and each piece be remembered (see `segment_memo`). That holds for a token
 which is matched before normalization and takes no blanks and no word beside it along: `plan`
-names those. A tokenizer where other added tokens could take part in their matches, or whose
-merges are drawn by lot, has none and is given whole texts.
+names those, but for tokens that could overlap with one that is not of this kind. A tokenizer
+whose added tokens may stand for whole words only, or whose merges are drawn by lot, has none
+and is given whole texts.
 
 A piece that stands behind a token differs from the same text at the front where the tokenizer
 marks beginnings, so it is encoded with a token before it, whose id is dropped. What the

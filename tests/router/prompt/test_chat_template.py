@@ -279,6 +279,29 @@ def test_files_without_a_template_are_told_apart(data: bytes | None, own: bytes 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ raise_exception('no ' ~ messages[0].content) }}",
+        "{{ messages[0].content|int(base=messages[0].content) }}",
+        "{{ messages[0].content.encode(messages[0].content) }}",
+        "{{ {}[messages[0].content].x }}",
+        "{{ messages|tojson(indent=messages[0].content) }}",
+        "{{ strftime_now(messages[0].content * 99) }}",
+        "{% include messages[0].content %}",
+        "{{ dict(a=1, **{'_' ~ messages[0].content: 1}) }}",
+    ],
+)
+def test_what_does_not_render_is_told_without_a_word_of_the_messages(engine: Engine, text: str) -> None:
+    template = ChatTemplate(engine, TemplateTexts(text, text, {}))
+    messages = b'[{"role":"user","content":"my secret\\nmy secret: invalid operation\\ncaused by: my secret"}]'
+    with pytest.raises(TemplateFailed) as told:
+        template.render(messages, b"", {"my secret": 1}, True)
+    assert "secret" not in str(told.value)
+    assert 3 < len(str(told.value)) < 60
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("text", ["{% if %}", "{{", "{% endfor %}", "{% nothing %}", "{{ a b }}"])
 def test_what_does_not_compile_is_refused(engine: Engine, text: str) -> None:
     with pytest.raises(TemplateFailed):
