@@ -71,14 +71,26 @@ class KafkaLog(KafkaReader):
             log.warning("the topic of the log may lose acknowledged records", detail=what)
         fetch = await KafkaFetch.open(place)
         store = cls(loop, fetch, facts.message_bytes_max, patience_s)
-        begin, end = await fetch.ends()
-        if begin == end == 0:
+        try:
+            await store._begin_or_go_on()
+            return store
+        except BaseException:
+            await store._give_up_sender()
+            await fetch.close()
+            raise
+
+    async def _begin_or_go_on(self) -> None:
+        """Write the origin where there is nothing; learn which log it is. The first origin counts."""
+        begin, end = await self._fetch.ends()
+        if begin == 0 and await self._fetch.first_from(begin, end) is None:
             origin = place_header(Role.ORIGIN, os.urandom(16), 0)
-            await (await store._sender()).batches([(ORIGIN_VALUE, origin)])
-        await store.identify()
-        store._shift = await store._shift_now()
-        store._written = store._stop
-        return store
+            try:
+                await (await self._sender()).batches([(ORIGIN_VALUE, origin)])
+            except (SendRefused, SendUnclear) as problem:
+                raise KafkaUnreachable(f"{self.place.name}: no log can be begun ({problem})") from problem
+        await self.identify()
+        self._shift = await self._shift_now()
+        self._written = self._stop
 
     @property
     def shift(self) -> int:

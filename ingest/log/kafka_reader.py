@@ -50,11 +50,20 @@ class KafkaReader:
         """Read the log of a topic. Raises TopicRefused, KafkaUnreachable, LogCorrupt."""
         loop = KafkaLoop()
         try:
-            reader = cls(loop, loop.run(KafkaFetch.open(place)), follows)
-            loop.run(reader.identify())
-            return reader
+            return loop.run(cls._opened(loop, place, follows))
         except BaseException:
             loop.close()
+            raise
+
+    @classmethod
+    async def _opened(cls, loop: KafkaLoop, place: KafkaPlace, follows: bool) -> KafkaReader:
+        fetch = await KafkaFetch.open(place)
+        try:
+            reader = cls(loop, fetch, follows)
+            await reader.identify()
+            return reader
+        except BaseException:
+            await fetch.close()
             raise
 
     # LogReader -----------------------------------------------------------------------

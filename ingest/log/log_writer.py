@@ -335,7 +335,6 @@ class LogWriter:
 
     def _send(self, effect: Send) -> None:
         began = self._now_us()
-        self._sent_from = self._store.end_offset()
         size = sum(map(len, effect.records))
         note = partial(CommitNote, len(effect.records), size)
         on_sent = partial(self._on_sent, effect.number, began, note)
@@ -347,6 +346,7 @@ class LogWriter:
         now, problem = self._now_us(), result
         if isinstance(problem, int):
             noted = note(now - began)
+            self._sent_from = problem + noted.records  # asked of no store: some are far away
             if self._ownership is not None:
                 self._ownership.on_committed(problem, noted.records)
             if self._on_commit is not None:

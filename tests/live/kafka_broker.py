@@ -77,6 +77,8 @@ class KafkaBroker:
         self._ports: dict[str, int] = {}
         for name in names:
             self._ports[name] = free_port(set(self._ports.values()))
+        if authority is not None:
+            self.client = authority.client()
         self._settings = folder / "server.properties"
         self._settings.write_text(self._properties(authority))
         argv = [self._java, *JVM, "-cp", install_kafka.class_path(), "kafka.Kafka", str(self._settings)]
