@@ -32,6 +32,9 @@ TELLS_CACHED = {"1.6.1": True, "1.4.2": False}
 WORDS = "The harbour opens at six and the market on Tuesdays, unless the flag on the mole is red. "
 
 
+KV = {"enabled": True, "pinned_artifacts": list(pins_of()), "overlap_score_credit": 4.0}
+
+
 @pytest.fixture(scope="module", params=list(TELLS_CACHED))
 def release(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -44,8 +47,7 @@ def fleet(release: str, make_fleet: FleetMaker) -> Fleet:
 
 @pytest.fixture(scope="module")
 def router(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RouterProcess]:
-    kv = {"enabled": True, "pinned_artifacts": list(pins_of()), "overlap_score_credit": 4.0}
-    router = RouterProcess.before(fleet, tmp_path_factory.mktemp("router"), kv=kv)
+    router = RouterProcess.before(fleet, tmp_path_factory.mktemp("router"), kv=KV)
     try:
         router.start(models=2)
         until(lambda: blocks_heard(router), "block events of workers")
@@ -258,7 +260,7 @@ def test_files_that_are_not_pinned_leave_picks_to_load_and_each_pick_says_so(
     pick = explained(router, "unpinned")["pick"]
     assert pick["kv_result"] == "artifact_unpinned"
     assert pick["decode_reason"] in ("load", "round_robin_stale")
-    assert router.metrics()[counted] == before + 1
+    assert router.metrics()[counted] >= before + 1
     assert router.log_lines("not pinned")
 
 
@@ -278,24 +280,33 @@ def test_drawn_picks_are_repeated_from_their_recorded_draws(
 
 @pytest.mark.req("DYN-04")
 def test_a_burst_with_one_beginning_lands_together_before_any_worker_reports_it(
-    router: RouterProcess, changing: Callable[..., None]
+    release: str, make_fleet: FleetMaker, tmp_path: Path
 ) -> None:
-    changing(predicted_ttl="5s", overlap_score_credit=1000.0)
-    at_once(router, "Other words, so that render processes run.", 4)
-    sent, answers = at_once(router, "All at once, and before anybody has heard of it. " * 20, 20)
-    found = [explained(router, chat.identifier) for chat in sent]
+    slow = make_fleet(
+        fleet_plan.pair_plan(decode=1, speedup=0.05), release=release
+    )  # half a second to prefill
+    kv = {**KV, "predicted_ttl": "5s", "overlap_score_credit": 1000.0}
+    router = RouterProcess.before(slow, tmp_path / "router", kv=kv)
+    try:
+        router.start()
+        until(lambda: knows_prompts(router, PAIRED_MODEL), "prompts can be read")
+        at_once(router, "Other words, so that render processes run.", 4)
+        sent, answers = at_once(router, "All at once, and before anybody has heard of it. " * 20, 20)
+        found = [explained(router, chat.identifier) for chat in sent]
+        assert all(chats.judge(answer, is_paired=True).complaint == "" for answer in answers)
+        router.verify()
+    finally:
+        router.close()
+        slow.down()
     # a prompt that gets no permit within 20 ms, because others are being read, goes by load (RND-03)
     read = [document for document in found if document["question"]["prompt"] == "ready"]
-    assert {document["pick"]["kv_result"] for document in found if document not in read} <= {
-        "render_unavailable"
-    }
+    others = {document["pick"]["kv_result"] for document in found if document not in read}
+    assert others <= {"render_unavailable"}
     winners = [document["phases"]["prefill"]["winner"] for document in read]
     assert sum(not winner["overlap_blocks"] for winner in winners) == 1, "the first alone knows nothing"
     early = [winner for winner in winners if winner["prefix"]["predicted_blocks"]]
-    assert len(early) >= 2
+    assert len(early) >= 4
     assert len({winner["worker"] for winner in early}) == 1
-    assert all(chats.judge(answer, is_paired=True).complaint == "" for answer in answers)
-    router.verify()
 
 
 def at_once(router: RouterProcess, beginning: str, count: int) -> tuple[list[Chat], list[chats.Answer]]:
