@@ -88,13 +88,19 @@ def _outcome(decision: PhaseDecision, chosen: Chosen | None) -> PhaseOutcome:
 def _charged(decision: PhaseDecision, estimated_tokens: int, is_pair: bool = False) -> Chosen | None:
     """The chosen rank with what it is charged: tokens unless its partner in a pair gets them, and blocks.
 
-    A phase charges the tokens that it was scored with: counted ones, or those estimated.
+    A phase that was scored by prefix charges the counted tokens that its rank has yet to
+    compute, as Dynamo's own tracking does: with all of them a rank that answers from its
+    cache would look as busy as one that computes, and conversations would wander off. Any
+    other phase charges the estimate. Blocks are all of the prompt's: cached ones are in use.
     """
     if decision.winner is None:
         return None
     row, worker = decision.rows[decision.winner], decision.workers[decision.winner]
-    tokens = estimated_tokens if decision.prompt_tokens is None else decision.prompt_tokens
-    blocks = blocks_of(tokens, worker.block_size)
+    prompt = estimated_tokens if decision.prompt_tokens is None else decision.prompt_tokens
+    blocks = blocks_of(prompt, worker.block_size)
+    tokens = prompt
+    if decision.prompt_tokens is not None:
+        tokens = max(0, prompt - row.overlap_blocks * (worker.block_size or 0))
     return Chosen(row.instance_id, row.dp_rank, worker.dp_declared, 0 if is_pair else tokens, blocks)
 
 

@@ -236,13 +236,13 @@ def test_decode_ranks_are_scored_by_prefix_where_they_may_prefill() -> None:
 
 
 @pytest.mark.req("CDG-01", "CDG-06", "KVP-13")
-def test_bypass_chooses_no_prefill_rank_and_charges_the_decode_rank_with_all() -> None:
+def test_bypass_chooses_no_prefill_rank_and_charges_the_decode_rank_with_what_it_computes() -> None:
     outcome = ask(bypass_view(), a_kv_question(rotation_prefill=7), kv_settings(conditional=ISL_BOUNDING))
     assert ids(outcome) == (None, 4)
     assert reasons(outcome) == (PickReason.CONDITIONAL_BYPASS, PickReason.KV_AWARE)
     assert (outcome.kv_result, outcome.overlap_blocks, outcome.block_size) == (KvResult.BYPASS, 9, 16)
     assert outcome.decode.chosen is not None
-    assert (outcome.decode.chosen.tokens, outcome.decode.chosen.blocks) == (160, 10)
+    assert (outcome.decode.chosen.tokens, outcome.decode.chosen.blocks) == (160 - 9 * 16, 10)
     assert outcome.rotation_prefill == 7
     assert outcome.prefill.candidates == 2
 
