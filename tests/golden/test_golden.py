@@ -37,7 +37,7 @@ def names(folders: list[Path]) -> list[str]:
 
 
 def test_there_are_golden_logs() -> None:
-    assert len(GOLDEN) >= 7
+    assert len(GOLDEN) >= 9
 
 
 @pytest.mark.req("EVS-06", "EVS-21")
@@ -94,6 +94,28 @@ def test_a_deliberately_broken_picker_is_caught(
     reader.close()
     assert report.different > 0
     assert report.first_difference is not None
+
+
+@pytest.mark.parametrize("folder", [f for f in GOLDEN if "-kv-" in f.name], ids=lambda f: f.name)
+@pytest.mark.parametrize("fault", ["index", "draw", "credit", "hashes"])
+def test_a_broken_prefix_term_is_caught(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(view: Any, question: Any, settings: Any, flags: Any) -> Any:
+        if fault == "index":
+            view.kv = None
+        elif fault == "draw":
+            question = question._replace(draws=tuple(draw ^ (1 << 52) for draw in question.draws))
+        elif fault == "credit" and settings.kv is not None:
+            settings = settings._replace(kv=settings.kv._replace(overlap_credit=0.999))
+        elif fault == "hashes":
+            cut = tuple(held._replace(hashes=held.hashes[8:]) for held in question.hashes)
+            question = question._replace(hashes=cut)
+        return pick(view, question, settings, flags)
+
+    monkeypatch.setattr(verify_module, "pick", broken)
+    reader = SegmentReader.open(folder)
+    report = verify(reader, None)
+    reader.close()
+    assert report.different > 0
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
