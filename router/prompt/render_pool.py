@@ -3,8 +3,10 @@
 What a job needs loaded (a template, a tokenizer) has a key. A free process that has it goes
 first, then any; a process that lost it is given it again. A key whose jobs end a process three
 times in a row, with none answered between, rests for a while: a bomb would otherwise keep all
-processes dying. Nothing here blocks the event loop: processes are started in a thread, and all
-else is `render_process`.
+processes dying. Being loaded is no answer: what loads well may yet end each job.
+
+Nothing here blocks the event loop: processes are started in a thread, and all else is
+`render_process`.
 
 Sources: requirement rows RND-03, RND-04, RND-08.
 """
@@ -113,6 +115,7 @@ class RenderPool:
                 process.held.discard(load.key)
                 await self._load_into(process, load, deadline)
                 frame = await self._ask(process, load.key, kind, head, body, deadline)
+            self._deaths.pop(load.key, None)
             return _answered(frame)
 
     async def run_held(
@@ -130,6 +133,7 @@ class RenderPool:
             if frame.kind is Kind.UNKNOWN:
                 process.held.discard(key)
                 return None
+            self._deaths.pop(key, None)
             return _answered(frame)
 
     async def load(self, load: Load, deadline: float) -> Frame:
@@ -179,7 +183,6 @@ class RenderPool:
         except ProcessDied as problem:
             self._died(key)
             raise Unavailable(str(problem)) from problem
-        self._deaths.pop(key, None)
         return frame
 
     def _died(self, key: str) -> None:

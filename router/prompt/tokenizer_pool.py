@@ -7,9 +7,11 @@ stopped. A panic of the library ends a process too, and must not be ours. The pr
 measured by `bench/prompt.py`: some 0.1 ms on top of an encode that takes one or more.
 
 So that this price is paid for new text only, the memo is on this side: an 8k-token chat whose
-turns are known is split, looked up and joined in some 50 us. A tokenizer is loaded in the
+turns are known is split, looked up and joined in some 50 us. A text in more pieces than any
+chat has is encoded whole, since pieces are looked up on the event loop. A tokenizer is loaded in the
 background, in up to as many processes as are busy with it; until the first has it, there are
-no tokens. Files that make no tokenizer are not tried again for five minutes.
+no tokens. Files that make no tokenizer are not tried again for five minutes; where only the
+process ended or was late, the first wait is a second, and each further one four times as long.
 
 Sources: requirement rows RND-06..08, ART-13; performance design, section 5.
 """
@@ -23,12 +25,20 @@ from typing import Final
 
 import orjson
 
-from projections.bounds import ARTIFACT_RETRY_US, ARTIFACT_SETS_MAX, PROMPT_TOKENS_MAX, SECOND_US
+from projections.bounds import (
+    ARTIFACT_RETRY_US,
+    ARTIFACT_SETS_MAX,
+    PROMPT_SEGMENTS_MAX,
+    PROMPT_TOKENS_MAX,
+    SECOND_US,
+)
 from router.prompt.render_pool import JobFailed, Load, RenderPool, TextTooLarge, Unavailable
 from router.prompt.render_wire import Kind
 from router.prompt.segment_memo import SegmentMemo, SplitPlan, Splitter
 
 LOAD_S_MAX: Final = 30.0
+RETRY_S: Final = ARTIFACT_RETRY_US / SECOND_US  # of files that make no tokenizer
+REST_S: Final = 1.0  # after a load whose process ended, four times as long after each further one
 LOAD_WAIT_S: Final = 1.0  # a prompt waits this long for a tokenizer that is being loaded
 TOKEN_BYTES: Final = 4
 
@@ -42,14 +52,19 @@ class TooManyTokens(Exception):
 
 
 class _Tokenizer:
-    """One tokenizer's state here. splitter: None until it was loaded once."""
+    """One tokenizer's state here. splitter: None until it was loaded once.
 
-    __slots__ = ("failed_at", "loading", "splitter", "why")
+    rests_until: when it may be loaded again, on the loop's clock. ended: loads in a row that
+    were not answered.
+    """
+
+    __slots__ = ("ended", "loading", "rests_until", "splitter", "why")
 
     def __init__(self) -> None:
         self.splitter: Splitter | None = None
         self.loading: asyncio.Task[None] | None = None
-        self.failed_at: float | None = None
+        self.rests_until = 0.0
+        self.ended = 0
         self.why = "it is being loaded"
 
 
@@ -70,6 +85,8 @@ class TokenizerPool:
         tokenizer = self._known(key)
         splitter = tokenizer.splitter or await self._loaded(key, data, tokenizer, deadline)
         segments = splitter.segments(text)
+        if len(segments) > PROMPT_SEGMENTS_MAX:
+            segments = [text]
         found = self._memo.find(key, segments, splitter.known)
         if None in found:
             await self._fill(key, data, tokenizer, segments, found, deadline)
@@ -114,9 +131,7 @@ class TokenizerPool:
 
     def _load(self, key: str, data: bytes, tokenizer: _Tokenizer) -> None:
         """Load into one more process, unless that is under way or failed not long ago."""
-        now = asyncio.get_running_loop().time()
-        rests = tokenizer.failed_at is not None and now < tokenizer.failed_at + ARTIFACT_RETRY_US / SECOND_US
-        if tokenizer.loading is None and not rests:
+        if tokenizer.loading is None and asyncio.get_running_loop().time() >= tokenizer.rests_until:
             task = asyncio.get_running_loop().create_task(self._bring(key, data, tokenizer))
             tokenizer.loading = task
             tokenizer.why = "it is being loaded"
@@ -128,9 +143,13 @@ class TokenizerPool:
             if tokenizer.splitter is None:
                 tokens, ids = json.loads(frame.body)
                 tokenizer.splitter = Splitter(SplitPlan(tuple(tokens), tuple(ids)))
-            tokenizer.failed_at = None
+            tokenizer.ended = 0
         except (JobFailed, Unavailable, ValueError, TypeError, OverflowError) as problem:
-            tokenizer.failed_at = asyncio.get_running_loop().time()
+            rest = RETRY_S
+            if isinstance(problem, Unavailable):  # which tells nothing of the file
+                rest = min(RETRY_S, REST_S * 4.0**tokenizer.ended)
+                tokenizer.ended = min(tokenizer.ended + 1, 8)
+            tokenizer.rests_until = asyncio.get_running_loop().time() + rest
             tokenizer.why = f"it cannot be loaded: {problem}"
         finally:
             tokenizer.loading = None

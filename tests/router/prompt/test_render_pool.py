@@ -91,6 +91,17 @@ async def test_a_template_that_keeps_ending_processes_rests(monkeypatch: pytest.
         assert (await render(pool, template("T"))).body == b"T"
 
 
+async def test_a_template_that_loads_well_but_ends_each_job_rests_too() -> None:
+    async with pool_of(1) as pool:
+        load = template("{% if messages[0].content == 'x' %}" + LOOP + "{% endif %}", "M", "jinja2")
+        for _ in range(DEATHS_TO_REST):
+            with pytest.raises(Unavailable):
+                await render(pool, load)
+        with pytest.raises(Unavailable, match="rests"):
+            await render(pool, load)
+        assert pool.deaths == DEATHS_TO_REST
+
+
 async def test_who_waits_too_long_goes_without() -> None:
     async with pool_of(1) as pool:
         await render(pool, template("T"))

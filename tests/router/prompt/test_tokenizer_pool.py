@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from projections.bounds import ARTIFACT_SETS_MAX, GIB, PROMPT_TOKENS_MAX
+from projections.bounds import ARTIFACT_SETS_MAX, GIB, PROMPT_SEGMENTS_MAX, PROMPT_TOKENS_MAX
+from router.prompt import tokenizer_pool
 from router.prompt.render_pool import RenderPool
 from router.prompt.segment_memo import SegmentMemo
 from router.prompt.tokenizer_pool import TokenizerPool, TokenizerUnavailable, TooManyTokens
@@ -91,6 +92,31 @@ async def test_a_file_that_is_no_tokenizer_is_not_tried_again_soon() -> None:
                 await one.tokens("x", "bad", b"{}")
         deaths, pids = one.processes.deaths, one.processes.pids
         assert deaths == 0 and len(pids) == 1
+
+
+async def test_a_load_that_was_not_answered_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as one:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(tokenizer_pool, "LOAD_S_MAX", -1.0)
+        rests = []
+        for _ in range(7):
+            with pytest.raises(TokenizerUnavailable, match="cannot be loaded"):
+                await one.once("x")
+            rests.append(round(one.pool._known("k").rests_until - loop.time()))
+            one.pool._known("k").rests_until = 0.0
+        assert rests == [1, 4, 16, 64, 256, 300, 300]
+        monkeypatch.undo()
+        assert len(await one.tokens("x")) == 1
+        assert one.pool._known("k").ended == 0
+
+
+async def test_a_text_in_very_many_pieces_is_encoded_whole() -> None:
+    text = "".join(f"<|im_end|>{number}" for number in range(PROMPT_SEGMENTS_MAX))
+    async with rig() as one:
+        wanted = plain_tokenizer("byte_level").encode(text, add_special_tokens=False).ids
+        assert await one.tokens(text) == wanted
+        assert await one.tokens(text) == wanted
+        assert len(one.memo._young.get("k", {})) == 0
 
 
 async def test_a_process_that_dies_is_loaded_again() -> None:
