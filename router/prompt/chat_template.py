@@ -339,7 +339,7 @@ def _short(problem: object) -> str:
 
 
 def _kind(problem: Exception) -> str:
-    """The kind of minijinja's innermost error. What follows it may hold a client's text, which no log holds."""
+    """The kind of the innermost error of minijinja. What follows it may be text of a client."""
     for line in reversed(str(problem).splitlines()):
         said = line.removeprefix("caused by: ")
         for kind in _KINDS:

@@ -22,7 +22,12 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from projections.bounds import PROMPT_MESSAGES_MAX, PROMPT_TEXT_BYTES_MAX, PROMPT_TOKENS_MAX
+from projections.bounds import (
+    PROMPT_MESSAGES_MAX,
+    PROMPT_PARTS_MAX,
+    PROMPT_TEXT_BYTES_MAX,
+    PROMPT_TOKENS_MAX,
+)
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
@@ -31,6 +36,7 @@ TENANT_HEADER: Final = "x-tenant-id"
 _TEXT_ROLES: Final = frozenset({"system", "developer", "user", "tool", "function"})
 _SIMPLE_ROLES: Final = ("user", "assistant", "system", "developer")
 _SHAPED: Final = frozenset({"tool_calls", "function_call", "reasoning_content"})
+_LISTS: Final = ("content", "tool_calls", "reasoning", "reasoning_content")
 _EFFORTS: Final = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 _TYPES_OF_THINKING: Final = {"enabled": True, "disabled": False}
 _THINKING: Final = ("thinking", "enable_thinking")
@@ -123,6 +129,8 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
         raise _Refused("no messages")
     if len(messages) > PROMPT_MESSAGES_MAX:
         return TooLarge("too many messages")
+    tools = body.get("tools")
+    parts = PROMPT_PARTS_MAX - (len(tools) if isinstance(tools, list) else 0)
     written, left, is_plain = [], PROMPT_TEXT_BYTES_MAX, True
     for message in messages:
         if isinstance(message, dict) and len(message) == 2:
@@ -131,15 +139,29 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
                 written.append(message)  # as it would be written
                 left -= len(content)
                 continue
+        parts -= _parts_of(message)
+        if parts < 0:
+            break
         one, size = _message(message)
         written.append(one)
         is_plain = is_plain and isinstance(one.get("content"), str) and _SHAPED.isdisjoint(one)
         left -= size
+    if parts < 0:
+        return TooLarge("too many parts")
     if left < 0:
         return TooLarge("too much text")
     adds, continues = _ending(body)
-    tools = _tools(body, hides_unwanted_tools)
-    return RenderInput(written, tools, _variables(body), adds, continues, is_plain)
+    return RenderInput(
+        written, _tools(body, hides_unwanted_tools), _variables(body), adds, continues, is_plain
+    )
+
+
+def _parts_of(message: object) -> int:
+    """How many members of lists would be written anew."""
+    if not isinstance(message, dict):
+        return 0
+    lists = [message.get(name) for name in _LISTS]
+    return sum(len(one) for one in lists if isinstance(one, list))
 
 
 def _message(message: object) -> tuple[dict[str, Any], int]:

@@ -291,9 +291,7 @@ def test_files_without_a_template_are_told_apart(data: bytes | None, own: bytes 
 )
 def test_what_does_not_render_is_told_without_a_word_of_the_messages(engine: Engine, text: str) -> None:
     template = ChatTemplate(engine, TemplateTexts(text, text, {}))
-    messages = (
-        b'[{"role":"user","content":"my secret\\nmy secret: invalid operation\\ncaused by: my secret"}]'
-    )
+    messages = b'[{"role":"user","content":"my secret\\nmy secret: invalid operation\\ncaused by: secret"}]'
     with pytest.raises(TemplateFailed) as told:
         template.render(messages, b"", {"my secret": 1}, True)
     assert "secret" not in str(told.value)

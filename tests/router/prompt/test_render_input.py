@@ -13,7 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projections.bounds import PROMPT_MESSAGES_MAX, PROMPT_TEXT_BYTES_MAX, PROMPT_TOKENS_MAX
+from projections.bounds import (
+    PROMPT_MESSAGES_MAX,
+    PROMPT_PARTS_MAX,
+    PROMPT_TEXT_BYTES_MAX,
+    PROMPT_TOKENS_MAX,
+)
 from router.prompt.render_input import (
     CHAT_PATH,
     COMPLETIONS_PATH,
@@ -204,6 +209,25 @@ def test_too_much_text_is_not_even_rendered() -> None:
 
 
 @pytest.mark.field("B-117")
+@pytest.mark.req("RND-06")
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "a"}] * PROMPT_PARTS_MAX},
+        {"role": "assistant", "reasoning": ["a"] * PROMPT_PARTS_MAX},
+        {"role": "assistant", "tool_calls": [CALL] * PROMPT_PARTS_MAX},
+    ],
+    ids=["content", "reasoning", "calls"],
+)
+def test_more_parts_than_any_chat_has_are_not_even_written_anew(message: dict[str, Any]) -> None:
+    assert isinstance(render_input(CHAT_PATH, {"messages": [message]}), RenderInput)
+    one_more = {"role": "user", "content": [{"type": "text", "text": "a"}]}
+    too_large = TooLarge("too many parts")
+    assert render_input(CHAT_PATH, {"messages": [message, one_more]}) == too_large
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert render_input(CHAT_PATH, {"messages": [message], "tools": [tool]}) == too_large
+
+
 def test_completions_are_text_or_token_ids() -> None:
     assert render_input(COMPLETIONS_PATH, {"prompt": "a b"}) == TextGiven("a b")
     assert render_input(COMPLETIONS_PATH, {"prompt": ["a b"]}) == TextGiven("a b")
