@@ -44,6 +44,7 @@ LONG_MODULES: dict[str, int] = {}
 
 WITHOUT_TEST_FILE: dict[str, str] = {
     "app/__main__.py": "tests/live: every child of a serving process is started by it",
+    "ingest/log/kafka_copy.py": "tests/live/test_kafka_copy.py, on a real broker's transactions",
     "ingest/discovery/etcd3_adapter.py": "tests/live/etcd3_cases.py, in the library's own environment",
     "projections/bounds.py": "asserts its relations at import; each bound where it bounds",
     "projections/events/signals.py": "values; tests/projections/events/test_codec.py",
@@ -60,7 +61,10 @@ WITHOUT_ASSERTION = {
 SLEEPERS = {"tests/deploy/demo/test_children.py": "waits for real processes"}
 """Test files outside `tests/live` that may sleep."""
 
-ENTRY_POINTS = {"app.__main__": "python -m app"}
+ENTRY_POINTS = {
+    "app.__main__": "python -m app",
+    "ingest.log.kafka_log": "tests: the writing side of a topic; `serve` refuses log.kind kafka by name",
+}
 """Modules that nobody imports, and who runs them."""
 
 DOORS = {

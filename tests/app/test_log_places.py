@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from app.checkpoint_store import CheckpointFolder
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, refusals_told
 from app.log_places import OpenLog, data_directory, open_log
+from projections.events.ports import MemoryLog
 from tests.app.captures import capture_of
 from tests.app.log_on_disk import some_picks, written
 
@@ -80,9 +82,18 @@ def test_the_folder_of_segments_itself_points_to_its_parent(
     assert f"name the data directory, {data}" in told
 
 
-def test_a_place_of_a_later_release_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_configuration_that_is_not_there_is_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
     status, told = refused(Path("kafka:site.yaml"), capsys)
-    assert (status, "not in this release" in told) == (EXIT_USAGE, True)
+    assert (status, "site.yaml" in told) == (EXIT_UNREACHABLE, True)
+
+
+def test_a_topic_has_no_data_directory_and_may_grow(capsys: pytest.CaptureFixture[str]) -> None:
+    opened = OpenLog(MemoryLog(), CheckpointFolder(Path("none")), "kafka:site.yaml")
+    assert opened.may_grow
+    with pytest.raises(typer.Exit) as ended:
+        data_directory(opened)
+    assert ended.value.exit_code == EXIT_USAGE
+    assert "kafka:site.yaml has no data directory" in capsys.readouterr().err
 
 
 def test_a_capture_is_a_place_with_its_base_as_checkpoint(tmp_path: Path) -> None:
@@ -92,6 +103,7 @@ def test_a_capture_is_a_place_with_its_base_as_checkpoint(tmp_path: Path) -> Non
         assert seen(opened) == world.log.end_offset()
         assert [info.offset for info in opened.checkpoints.list()] == [opened.reader.first_offset() - 1]
         assert (opened.name, opened.data) == (str(tmp_path / "a.capture"), None)
+        assert not opened.may_grow
         with pytest.raises(typer.Exit) as ended:
             data_directory(opened)
         assert ended.value.exit_code == EXIT_USAGE

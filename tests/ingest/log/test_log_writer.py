@@ -18,7 +18,15 @@ from projections.events.codec import decode_record
 from projections.events.control import CheckpointDue, LaneOpened, Pinged, WriterContinued
 from projections.events.envelope import Record
 from projections.events.kinds import Kind
-from projections.events.ports import CommitUnclear, LogFailed, LogFull, MemoryLog
+from projections.events.ports import (
+    CommitUnclear,
+    LogCorrupt,
+    LogError,
+    LogFailed,
+    LogFull,
+    MemoryLog,
+    RecordBatch,
+)
 from projections.fold import Fold
 from tests.ingest.log.facts import REPLICA, end, pick, sample
 from tests.ingest.log.log_places import SMALL, BrokenSync
@@ -192,6 +200,52 @@ async def test_an_owner_goes_on_under_a_new_id_after_an_unclear_append() -> None
     fold = Fold()
     for offset, data in read_all(log, 0):
         assert fold.apply(offset, data, []) is not None
+
+
+class FarLog(UnclearLog):
+    """Cannot be read for a while after an append that stayed unclear."""
+
+    away = 0
+
+    def commit(self, batch: Sequence[bytes], critical: bool = True) -> int:
+        self.away = 2 if self.unclear else 0
+        return super().commit(batch)
+
+    def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+        if self.away:
+            self.away -= 1
+            raise LogError("nobody answers")
+        return super().read(start, bytes_max)
+
+
+async def test_a_log_that_cannot_be_read_after_an_unclear_append_is_asked_again() -> None:
+    log = FarLog()
+    writer = await LogWriter.open(log)
+    log.unclear = True
+    done: list[Receipt] = []
+    for number in range(4):
+        writer.append(CheckpointDue(str(number)), on_done=done.append)
+    await writer.flush()
+    await writer.close()
+    assert [receipt.status for receipt in done] == [Status.ACKNOWLEDGED] * 4
+    causes = [record.fact.cause for record in records(log) if isinstance(record.fact, CheckpointDue)]
+    assert causes == ["0", "1", "2", "3"]
+
+
+async def test_a_log_that_lost_what_was_sent_ends_the_writer() -> None:
+    class Corrupt(UnclearLog):
+        def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+            if self.end_offset() > 1:
+                raise LogCorrupt("another log stands there")
+            return super().read(start, bytes_max)
+
+    log = Corrupt()
+    writer = await LogWriter.open(log)
+    log.unclear = True
+    writer.append(CheckpointDue("x"))
+    writer.append(CheckpointDue("y"))
+    assert isinstance(await asyncio.wait_for(writer.failure, 30), LogCorrupt)
+    await writer.close()
 
 
 class FullLog(MemoryLog):

@@ -1,0 +1,79 @@
+"""`kafka:FILE`: which topic a configuration names, and what is said where it names none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from app import kafka_places
+from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE
+from app.kafka_places import is_kafka, kafka_place, topics_told
+from ingest.log.kafka_settings import KafkaSecurity, TopicRefused
+
+Captured = pytest.CaptureFixture[str]
+
+WHOLE = """
+log:
+  kind: kafka
+  kafka:
+    bootstrap_servers: ["a:9092", "b:9092"]
+    topic: lane
+    replication_factor: 2
+    allow_unsafe: true
+    security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: "${SECRET}", ca_cert: ca.pem}
+"""
+
+
+def refused(where: str, capsys: Captured) -> tuple[int, str]:
+    with pytest.raises(typer.Exit) as ended:
+        kafka_place(Path(where))
+    return ended.value.exit_code, capsys.readouterr().err
+
+
+def test_the_section_of_the_file_is_the_place_whatever_serve_writes_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "hush")
+    file = tmp_path / "site.yaml"
+    file.write_text(WHOLE)
+    place = kafka_place(Path(f"kafka:{file}"))
+    assert (place.servers, place.topic) == (("a:9092", "b:9092"), "lane")
+    assert (place.replication_factor, place.allow_unsafe) == (2, True)
+    assert place.security == KafkaSecurity("SASL_SSL", "PLAIN", "u", "hush", "ca.pem", None, None)
+
+
+def test_a_place_is_named_by_its_prefix() -> None:
+    assert is_kafka(Path("kafka:site.yaml")) and not is_kafka(Path("site.yaml")) and not is_kafka(None)
+
+
+def test_what_names_no_topic_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    assert refused("kafka:", capsys) == (
+        EXIT_USAGE,
+        "picklog: kafka: names no file: write kafka:FILE, a configuration with log.kafka\n",
+    )
+    status, told = refused("kafka:nowhere.yaml", capsys)
+    assert (status, "nowhere.yaml" in told) == (EXIT_UNREACHABLE, True)
+    file = tmp_path / "empty.yaml"
+    file.write_text("{}")
+    status, told = refused(f"kafka:{file}", capsys)
+    assert (status, "bootstrap_servers is empty" in told) == (EXIT_USAGE, True)
+    file.write_text("log: {kafka: {topics: x}}")
+    status, told = refused(f"kafka:{file}", capsys)
+    assert (status, "topics" in told) == (EXIT_USAGE, True)
+
+
+def test_without_the_client_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(kafka_places, "installed_extras", frozenset)
+    status, told = refused("kafka:site.yaml", capsys)
+    assert (status, "pip install 'picklog[kafka]'" in told) == (EXIT_USAGE, True)
+
+
+def test_a_topic_that_is_no_log_is_bad_usage(capsys: Captured) -> None:
+    with pytest.raises(typer.Exit) as ended, topics_told():
+        raise TopicRefused("topic x has 3 partitions")
+    assert ended.value.exit_code == EXIT_USAGE
+    assert capsys.readouterr().err == "picklog: topic x has 3 partitions\n"

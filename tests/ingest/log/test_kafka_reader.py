@@ -1,0 +1,148 @@
+"""Offsets of a topic and of the log in it, apart by jumps, markers, repetitions and a base."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.log.kafka_reader import KafkaReader
+from ingest.log.kafka_records import Role
+from ingest.log.kafka_settings import TopicRefused
+from projections.events.ports import LogCorrupt, OffsetGone
+from tests.ingest.log.kafka_topic import FakeFetch, SameThread, Topic, reader_of
+from tests.log_suite import read_all
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["copy", "jump", "mark", "repeat"]), st.integers(1, 3_000)), max_size=12
+)
+
+
+def offsets(reader: KafkaReader, start: int, step: int = 1 << 30) -> list[int]:
+    return [offset for offset, _ in read_all(reader, start, step)]
+
+
+def topic_of(steps: list[tuple[str, int]], first: int, appended: int) -> tuple[Topic, list[int]]:
+    """A topic, and the offsets of the log in it."""
+    topic, due = Topic(), first
+    wanted: list[int] = []
+    topic.add(Role.ORIGIN, first)
+    shift = first - 1
+    for what, count in steps:
+        if what == "mark":
+            topic.mark(count % 5 + 1)
+        elif what == "jump":
+            due += count
+        elif what == "repeat" and wanted:
+            for offset in wanted[-min(count, 50, len(wanted)) :]:
+                shift = offset - topic.add(Role.COPIED, offset)
+        elif what == "copy":
+            for _ in range(count):
+                shift = due - topic.add(Role.COPIED, due)
+                wanted.append(due)
+                due += 1
+    for _ in range(appended):
+        wanted.append(topic.add(Role.APPENDED, shift) + shift)
+    return topic, wanted
+
+
+@given(STEPS, st.sampled_from([0, 7, 1 << 40]), st.integers(0, 3_000), st.booleans(), st.data())
+def test_every_record_is_found_from_everywhere_in_a_few_probes(
+    steps: list[tuple[str, int]], first: int, appended: int, follows: bool, data: st.DataObject
+) -> None:
+    topic, wanted = topic_of(steps, first, appended)
+    reader = reader_of(topic, follows, answer_records=700)
+    assert reader.first_offset() == (wanted[0] if not topic.records else first)
+    end = reader.end_offset()
+    assert end >= (wanted[-1] + 1 if wanted else first)
+    assert offsets(reader, first) == wanted
+    for _ in range(5):
+        start = data.draw(st.integers(first, end + 2))
+        fetch = reader._fetch
+        assert isinstance(fetch, FakeFetch)
+        before = fetch.probes
+        batches = reader.read(start, 1)
+        assert fetch.probes - before < 48
+        found = [offset for batch in batches for offset, _ in enumerate(batch.records, batch.first_offset)]
+        assert found == [offset for offset in wanted if offset >= start][: len(found)]
+        assert bool(found) == any(offset >= start for offset in wanted)
+
+
+def test_a_base_is_no_part_of_the_log_and_is_read_apart() -> None:
+    topic = Topic()
+    topic.add(Role.ORIGIN, 500)
+    for number in range(5):
+        topic.add(Role.BASE, 510, bytes([number]))
+    topic.mark()
+    unfinished = reader_of(topic)
+    assert (unfinished.first_offset(), unfinished.end_offset(), unfinished.read(500, 1)) == (500, 500, [])
+    for offset in range(500, 520):
+        topic.add(Role.COPIED, offset)
+    reader = reader_of(topic)
+    assert offsets(reader, 500) == list(range(500, 520))
+    assert reader.base() == [bytes([number]) for number in range(5)]
+    assert offsets(reader, 515) == list(range(515, 520))
+    newest = reader.newest()
+    assert newest is not None and newest.offset == 519
+
+
+def test_retention_moves_the_beginning_and_tells_who_comes_late() -> None:
+    topic, wanted = topic_of([("copy", 2_500)], 0, 100)
+    reader = reader_of(topic, answer_records=100)
+    assert reader.read(0, 1)[0].first_offset == 0
+    topic.forget(2_001)
+    with pytest.raises(OffsetGone) as gone:
+        offsets(reader, 1)
+    assert gone.value.first_offset == 2_000
+    assert reader.first_offset() == 2_000
+    assert offsets(reader, 2_000) == wanted[2_000:]
+    assert reader_of(topic).first_offset() == 2_000
+
+
+def test_a_reader_to_the_end_of_its_opening_grows_no_more() -> None:
+    topic, wanted = topic_of([], 0, 10)
+    frozen, following = reader_of(topic, follows=False), reader_of(topic)
+    topic.add(Role.APPENDED, -1)
+    assert (frozen.end_offset(), following.end_offset()) == (10, 11)
+    assert (offsets(frozen, 0), offsets(following, 0)) == (wanted, [*wanted, 10])
+
+
+async def test_waiting_buffers_what_comes() -> None:
+    topic, _ = topic_of([], 0, 3)
+    reader = reader_of(topic)
+    await reader.wait(2, 60.0)
+    assert offsets(reader, 0) == [0, 1, 2]
+    topic.add(Role.APPENDED, -1)
+    await reader.wait(3, 60.0)
+    assert offsets(reader, 3) == [3]
+    await reader.wait(4, 0.001)
+    assert reader.read(4, 1) == []
+
+
+def test_what_is_no_log_is_refused() -> None:
+    topic = Topic()
+    with pytest.raises(TopicRefused, match="holds no log yet"):
+        reader_of(topic)
+    topic.add(Role.ORIGIN, 0)
+    topic.forget(1)
+    with pytest.raises(LogCorrupt, match="by retention"):
+        reader_of(topic)
+
+
+def test_a_topic_that_lost_its_end_is_not_read_on() -> None:
+    topic, _ = topic_of([], 0, 10)
+    reader = reader_of(topic)
+    assert len(offsets(reader, 0)) == 10
+    del topic.records[10]
+    topic.end = 10
+    with pytest.raises(LogCorrupt, match="lost acknowledged records"):
+        reader.read(10, 1)
+    with pytest.raises(LogCorrupt):
+        reader.end_offset()
+
+
+def test_closing_leaves_the_cluster_and_the_thread() -> None:
+    reader = reader_of(topic_of([], 0, 1)[0])
+    reader.close()
+    assert isinstance(reader.loop, SameThread) and reader.loop.is_closed
+    assert reader.log_id == bytes(range(16)) and reader.place.topic == "picklog"
