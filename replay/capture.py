@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from projections.checkpoint import checkpoint_records
 from projections.events.codec import RecordRefused, decode_record, owner_stamp
-from projections.events.control import ConfigAdopted, PickSettings, RecordCondemned
+from projections.events.control import ConfigAdopted, RecordCondemned
 from projections.events.held import SettingsHeld
 from projections.events.kinds import KIND_NEWEST, SCHEMA, Kind
 from projections.events.picks import PickMade
@@ -30,6 +30,7 @@ from projections.fold_modes import wanted_modes
 from replay.condemned import condemned_of
 from replay.fold_cursor import cursor_at, usable_checkpoints
 from replay.log_walk import batches_of, kind_byte, record_at, records_of
+from replay.setting_words import pick_document
 
 CAPTURE_FORMAT = 1
 Progress = Callable[[int], None]
@@ -241,7 +242,7 @@ def manifest_of(
         "written_at": written_at,
         "schema": SCHEMA,
         "kinds": KIND_NEWEST,
-        "fold_modes": sorted({f for one in settings for f in wanted_modes(PickSettings(**one["pick"]))}),
+        "fold_modes": sorted({flag for one in settings for flag in one["fold_modes"]}),
         "redacted": is_redacted,
         "log_id": log_id.hex(),
         "origin": origin,
@@ -320,5 +321,6 @@ def _note_settings(data: bytes, settings: dict[int, dict[str, Any]]) -> None:
             "version": fact.version,
             "digest": fact.digest.hex(),
             "proposed_by": fact.proposed_by,
-            "pick": fact.pick._asdict(),
+            "pick": pick_document(fact.pick),
+            "fold_modes": sorted(wanted_modes(fact.pick)),
         }

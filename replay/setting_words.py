@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from projections.events.control import PickSettings
 from projections.events.held import SettingsHeld
 
 SETTINGS_NAMED_MAX = 12
@@ -38,7 +39,7 @@ def _flat(held: SettingsHeld | None) -> dict[str, Any]:
     except ValueError:
         document = None
     if not isinstance(document, dict) or not document:
-        return held.pick._asdict()
+        document = pick_document(held.pick)
     found: dict[str, Any] = {}
     waiting: list[tuple[str, Any]] = [("", document)]
     while waiting:
@@ -48,6 +49,18 @@ def _flat(held: SettingsHeld | None) -> dict[str, Any]:
         else:
             found[path] = value
     return found
+
+
+def pick_document(pick: PickSettings) -> dict[str, Any]:
+    """What a pick reads, by name, for JSON; `kv` and what is in it by name too, None where it is off."""
+    kv: dict[str, Any] | None = None
+    if pick.kv is not None:
+        conditional = pick.kv.conditional
+        kv = {
+            **pick.kv._asdict(),
+            "conditional": None if conditional is None else conditional._asdict(),
+        }
+    return {**pick._asdict(), "kv": kv}
 
 
 def value_text(value: Any) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+import orjson
 import pytest
 
 from projections.checkpoint import fold_from_checkpoint
-from projections.events.control import ConfigAdopted, KvPickSettings, RecordCondemned
+from projections.events.control import ConditionalSettings, ConfigAdopted, KvPickSettings, RecordCondemned
 from projections.events.picks import PickMade
 from projections.events.ports import LogReader
 from projections.fold import Fold
@@ -142,7 +145,15 @@ def test_the_manifest_says_what_is_in_it() -> None:
     assert sum(manifest["kinds_held"].values()) == manifest["records"] == plan.records
     assert manifest["artifacts"] == []
     assert manifest["fold_modes"] == []
-    wanting = SETTINGS._replace(kv=KvPickSettings(1.0, 1.0, 0.0, predicted_ttl_us=1))
+    wanting = SETTINGS._replace(
+        kv=KvPickSettings(
+            1.0,
+            1.0,
+            0.0,
+            predicted_ttl_us=1,
+            conditional=ConditionalSettings("isl_bounding", 0, 0.5, None, None),
+        )
+    )
     world.say(ConfigAdopted(3, "file", b"f", "{}", wanting))
     plan = plan_capture(world.log, None, 30, world.log.end_offset())
     settings = write_capture(world.log, None, plan, MemoryCapture())
@@ -157,3 +168,6 @@ def test_the_manifest_says_what_is_in_it() -> None:
         is_redacted=False,
     )
     assert manifest["fold_modes"] == [1, 3]
+    named = json.loads(orjson.dumps(manifest))["settings"][-1]
+    assert named["pick"]["kv"]["predicted_ttl_us"] == 1
+    assert named["pick"]["kv"]["conditional"]["policy"] == "isl_bounding"

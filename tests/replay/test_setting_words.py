@@ -1,5 +1,8 @@
 """Versions of the settings are compared key by key."""
 
+import orjson
+
+from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.held import SettingsHeld
 from replay.setting_words import SETTINGS_NAMED_MAX, settings_changes, settings_words, value_text
 from tests.replay.recorded_log import SETTINGS
@@ -16,6 +19,16 @@ def test_settings_are_compared_key_by_key_and_by_what_picks_read_where_there_is_
     }
     assert settings_changes(held("{}", 1), held("no JSON", 2)) == {"max_staleness_us": (1, 2)}
     assert settings_changes(None, None) == {}
+
+
+def test_changed_weights_of_a_redacted_log_are_told_by_name_and_can_be_written() -> None:
+    kv = KvPickSettings(1.0, 1.0, 0.0)
+    other = kv._replace(conditional=ConditionalSettings("isl_bounding", 1, 0.5, None, None))
+    one, two = (held("", 1)._replace(pick=SETTINGS._replace(kv=term)) for term in (kv, other))
+    names = ("eff_isl_ratio", "eff_isl_tokens", "policy")
+    assert list(settings_changes(one, two)) == [f"kv.conditional.{name}" for name in names]
+    for before, after in ((one, two), (held("", 1), one), (two, held("", 1))):
+        assert orjson.dumps(settings_changes(before, after))
 
 
 def test_words_name_the_keys_and_say_how_many_more() -> None:
