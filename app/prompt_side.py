@@ -24,7 +24,6 @@ def prompt_maker(metrics: RouterMetrics) -> Callable[[PromptSettings], Any]:
 
     def make(settings: PromptSettings) -> Any:
         from router.prompt.prompt_blocks import PromptBlocks
-
         from router.prompt.prompts import Prompts
 
         store = ArtifactStore(
