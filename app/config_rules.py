@@ -159,7 +159,8 @@ def api_keys_are_usable(config: Config) -> Iterator[Finding]:
 
 def log_is_in_this_release(config: Config) -> Iterator[Finding]:
     if config.log.kind is LogKind.KAFKA:
-        yield Finding(("log", "kind"), "kafka is not in this release", "write segments")
+        hint = "write segments; `picklog log copy` brings a log to Kafka and back"
+        yield Finding(("log", "kind"), "kafka is not in this release", hint)
 
 
 def picker_is_known(config: Config) -> Iterator[Finding]:

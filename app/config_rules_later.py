@@ -202,7 +202,7 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
         (
             ("log", "kafka"),
             config.log.kind is LogKind.SEGMENTS and config.log.kafka != KafkaSettings(),
-            "",
+            "`log copy` and `--log kafka:FILE` read it",
         ),
         (("global_prompts",), config.global_prompts is not None, ""),
         (("kv_cache_index",), config.kv_cache_index is not None, ""),

@@ -1,7 +1,7 @@
 """The sections about what is kept: the event log, checkpoints, the SQL record, the shadow picker.
 
-Keys and defaults: contract, section 6. `log.kafka` is read and checked, but its feature is not in this
-release; `config_rules` says so.
+Keys and defaults: contract, section 6. `log.kafka` is where offline commands find a topic (`kafka:FILE`);
+`serve` does not write to Kafka in this release, and `config_rules` says so.
 """
 
 from enum import StrEnum
@@ -65,7 +65,7 @@ class KafkaSecuritySettings(Section):
     """Connection to Kafka."""
 
     protocol: Text = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.")
-    mechanism: Text | None = Field(default=None, description="SASL mechanism.")
+    mechanism: Text | None = Field(default=None, description="SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.")
     username: Text | None = Field(default=None, description="SASL user.")
     password: SecretStr | None = Field(default=None, description="SASL password. Masked.")
     ca_cert: Text | None = Field(default=None, description="PEM file of the authority.")
@@ -74,18 +74,22 @@ class KafkaSecuritySettings(Section):
 
 
 class KafkaSettings(Section):
-    """The log on Kafka; not in this release."""
+    """A log on Kafka: for `log copy` and `--log kafka:FILE`; `serve` does not use it in this release."""
 
     bootstrap_servers: tuple[Text, ...] = Field(
         default=(), max_length=64, description="host:port of brokers."
     )
     topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
-    raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames.")
-    audit_topic: Name = Field(default="picklog.audit", description="Topic of audit messages.")
+    raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames; not in this release.")
+    audit_topic: Name = Field(
+        default="picklog.audit", description="Topic of audit messages; not in this release."
+    )
     replication_factor: int = Field(
         default=3, ge=1, le=100, description="Of topics that are created. 1 to 100."
     )
-    spool_bytes: ByteSize = Field(default=ByteSize(4 << 30), description="Ceiling of the owner's spool.")
+    spool_bytes: ByteSize = Field(
+        default=ByteSize(4 << 30), description="Ceiling of the owner's spool; not in this release."
+    )
     allow_unsafe: bool = Field(default=False, description="true only warns about unsafe topic settings.")
     security: KafkaSecuritySettings = Field(default=KafkaSecuritySettings(), description="TLS and SASL.")
 
@@ -94,7 +98,7 @@ class LogSettings(Section):
     """The event log."""
 
     kind: LogKind = Field(
-        default=LogKind.SEGMENTS, description="segments (embedded); kafka is not in this release."
+        default=LogKind.SEGMENTS, description="segments (embedded); `serve` writes no other in this release."
     )
     fsync: FsyncSettings = Field(default=FsyncSettings(), description="Group commit.")
     retention: RetentionSettings = Field(default=RetentionSettings(), description="What is kept.")
@@ -102,7 +106,7 @@ class LogSettings(Section):
     questions: QuestionDetail = Field(
         default=QuestionDetail.MATCHED, description="matched, or full: all block hashes of each question."
     )
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka; not in this release.")
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka, for offline commands.")
 
 
 class CheckpointSettings(Section):

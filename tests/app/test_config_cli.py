@@ -82,7 +82,7 @@ def test_validate_as_json_is_one_document(file: Path) -> None:
         {
             "path": "log.kind",
             "message": "kafka is not in this release",
-            "hint": "write segments",
+            "hint": "write segments; `picklog log copy` brings a log to Kafka and back",
             "source": str(file),
             "line": 1,
         }

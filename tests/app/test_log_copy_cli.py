@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app import log_copying
 from app.cli import run
 from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE
+from ingest.log.log_copy import digest_log
 from tests.app.log_on_disk import some_picks, written
 
 Captured = pytest.CaptureFixture[str]
@@ -39,9 +39,8 @@ def test_both_digests_are_printed(source: Path, tmp_path: Path, capsys: Captured
 def test_a_target_that_differs_is_found_wrong(
     source: Path, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = log_copying.digest_log
     monkeypatch.setattr(
-        log_copying, "digest_log", lambda reader, *rest: digest(reader, *rest)._replace(records=id(reader))
+        "app.log_copying.digest_log", lambda *rest: digest_log(*rest)._replace(records=id(rest[0]))
     )
     assert command(source, tmp_path / "copy") == EXIT_FOUND_WRONG
     told = capsys.readouterr()
