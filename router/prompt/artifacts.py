@@ -9,7 +9,8 @@ Asking never waits: `files_of` answers with what is there. Loads run in the back
 at a time, and are shared by models whose files are the same. At most 16 sets and 256 MiB
 stay in memory, the least lately used go first; while two load, up to 384 MiB more are in
 use. After a failure, and after a set had to give way, its next load waits five minutes, so
-that neither a dead server nor a seventeenth model keeps the disk busy.
+that neither a dead server nor a seventeenth model keeps the disk busy. A failure is one of
+places: a model that names others for the same files does not wait.
 
 Each file is looked for in the cache, on this machine, at workers' own addresses and at the
 hub, in this order, and verified wherever it comes from. Files of this machine are not
@@ -73,6 +74,7 @@ __all__ = [
 ]
 
 WAITING_MAX: Final = 16  # sets that wait for a place to load, running ones included
+PLACES_TRIED_MAX: Final = 16  # sets of places for the same files before all wait
 FAILURES_MAX: Final = 1_024  # remembered, oldest out
 WORK_S: Final = 30.0  # for hashing and parsing one file in a thread
 TEMPLATE_JSON_BYTES_MAX: Final = 4 * MIB  # parsing keeps the interpreter's lock; real ones have some 20 KiB
@@ -88,10 +90,17 @@ _PENDING: Final = Pending()
 
 
 class _Failure(NamedTuple):
-    """at: the store's clock, seconds."""
+    """at: the store's clock, seconds. tried: the sets that failed; none where no place is at fault."""
 
     at: float
     detail: str
+    tried: tuple[ArtifactSet, ...] = ()
+
+    def concerns(self, wanted: ArtifactSet) -> bool:
+        """Whether the set has to wait. Another model may know a better place for the same files."""
+        if not self.tried or len(self.tried) >= PLACES_TRIED_MAX:
+            return True
+        return any(one.files == wanted.files for one in self.tried)
 
 
 class ArtifactStore:
@@ -139,7 +148,7 @@ class ArtifactStore:
         if wanted.key in self._loading:
             return _PENDING
         failure = self._failed.get(wanted.key)
-        if failure is not None and self._now() - failure.at < _RETRY_S:
+        if failure is not None and self._is_recent(failure) and failure.concerns(wanted):
             return Refused(KvResult.TOKENIZER_UNAVAILABLE, failure.detail)
         if self._closed:
             return Refused(KvResult.TOKENIZER_UNAVAILABLE, "the router is ending")
@@ -191,7 +200,7 @@ class ArtifactStore:
                 if not isinstance(problem, ArtifactUnusable) or result is ArtifactResult.LOAD_FAILED:
                     self._counted(result)
                 detail = str(problem) or "out of time"
-                self._fail(wanted.key, f"{slot} cannot be loaded: {detail}")
+                self._fail(wanted.key, f"{slot} cannot be loaded: {detail}", wanted)
                 self._say(
                     "artifacts of a model cannot be loaded", model=wanted.model, slot=slot, result=result,
                     detail=detail, retry_s=int(_RETRY_S),
@@ -289,8 +298,14 @@ class ArtifactStore:
             size -= gone.size
             self._fail(key, "had to give way to other models' files")
 
-    def _fail(self, key: ArtifactKey, detail: str) -> None:
-        self._failed[key] = _Failure(self._now(), detail)
+    def _is_recent(self, failure: _Failure) -> bool:
+        return self._now() - failure.at < _RETRY_S
+
+    def _fail(self, key: ArtifactKey, detail: str, *tried: ArtifactSet) -> None:
+        before = self._failed.get(key)
+        if tried and before is not None and self._is_recent(before):
+            tried = (*before.tried, *tried)
+        self._failed[key] = _Failure(self._now(), detail, tried)
         self._failed.move_to_end(key)
         if len(self._failed) > FAILURES_MAX:
             self._failed.popitem(last=False)

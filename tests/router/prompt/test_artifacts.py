@@ -342,6 +342,33 @@ async def test_a_failure_is_tried_again_after_five_minutes(desks: list[Desk]) ->
     assert "127.0.0.1" not in str(fields)
 
 
+@pytest.mark.req("ART-13")
+async def test_a_model_with_a_bad_place_costs_no_other_model_the_same_files(
+    desks: list[Desk], tmp_path: Path
+) -> None:
+    async with serving() as server:
+        good = wanted(named(TOKENIZER, on_disk(tmp_path, "t", TOKENIZER)), model="good")
+        desk = desk_of(desks, good)
+        for number in range(artifacts_module.PLACES_TRIED_MAX - 1):
+            bad = wanted(named(TOKENIZER, server.url(f"/{number}")), model=f"bad-{number}")
+            for _ in range(2):
+                assert "status 404" in await desk.refused(bad)
+        assert server.connections == artifacts_module.PLACES_TRIED_MAX - 1
+        await desk.loaded(good)
+
+
+@pytest.mark.req("ART-13")
+async def test_places_that_change_all_the_time_are_not_all_tried(desks: list[Desk]) -> None:
+    async with serving() as server:
+        desk = desk_of(desks, wanted(named(TOKENIZER, server.url("/"))))
+        for number in range(artifacts_module.PLACES_TRIED_MAX + 5):
+            await desk.refused(wanted(named(TOKENIZER, server.url(f"/{number}"))))
+        assert server.connections == artifacts_module.PLACES_TRIED_MAX
+        desk.now += 300.1
+        await desk.refused(wanted(named(TOKENIZER, server.url("/more"))))
+        assert server.connections == artifacts_module.PLACES_TRIED_MAX + 1
+
+
 async def test_other_settings_are_a_reason_to_try_again_at_once(desks: list[Desk]) -> None:
     async with serving() as server:
         files = wanted(named(TOKENIZER, server.url("/t")))
