@@ -11,6 +11,7 @@ from pydantic import Field
 
 from app.config_sections import Section, Share, Text
 from app.config_units import Duration, duration_within
+from router.picker.kv_aware import WEIGHT_MAX
 
 PINNED_ARTIFACTS_MAX = 1024
 ENGINE_SOURCES_MAX = 256
@@ -75,13 +76,13 @@ class KvSettings(Section):
         default=(), max_length=PINNED_ARTIFACTS_MAX, description="blake3: and 64 lower case hex digits each."
     )
     overlap_score_credit: float = Field(
-        default=1.0, ge=0, allow_inf_nan=False, description="Blocks of credit a cached block. At least 0."
+        default=1.0, ge=0, le=WEIGHT_MAX, description="Blocks of credit a cached block. 0 to 1e100."
     )
     overlap_score_credit_decay: float = Field(
         default=0.0,
         ge=0,
-        allow_inf_nan=False,
-        description="k of 1/(1 + k * excess backlog in request sizes). At least 0; 0 for none.",
+        le=WEIGHT_MAX,
+        description="k of 1/(1 + k * excess backlog in request sizes). 0 to 1e100; 0 for none.",
     )
     host_cache_hit_weight: float = Field(
         default=0.0, ge=0, le=1, description="Credit of a block in host memory. 0 to 1; Dynamo has 0.75."
@@ -90,10 +91,10 @@ class KvSettings(Section):
         default=0.0, ge=0, le=1, description="Credit of a block on disk. 0 to 1; Dynamo has 0.25."
     )
     prefill_load_scale: float = Field(
-        default=1.0, ge=0, allow_inf_nan=False, description="Weight of the prefill part. At least 0."
+        default=1.0, ge=0, le=WEIGHT_MAX, description="Weight of the prefill part. 0 to 1e100."
     )
     router_temperature: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="0 takes the lowest cost. At least 0."
+        default=0.0, ge=0, le=WEIGHT_MAX, description="0 takes the lowest cost. 0 to 1e100."
     )
     predicted_ttl: Annotated[Duration, duration_within("0s", SIDE_INDEX_TTL_MAX)] = Field(
         default=Duration(0),

@@ -48,6 +48,7 @@ from projections.events.control import PickSettings
 from projections.events.ports import CheckpointStore, LogReader
 from replay.alternative import Alternative
 from replay.whatif import what_if
+from router.picker.kv_aware import WEIGHT_MAX
 
 ALTERNATIVES_MAX = 64
 SWEEP_KEYS_MAX = 2
@@ -283,8 +284,8 @@ def _weight(text: str) -> float:
         weight = float(text)
     except ValueError:
         weight = -1.0
-    if not 0.0 <= weight < float("inf"):
-        raise ValueError("is no number of at least 0")
+    if not 0.0 <= weight <= WEIGHT_MAX:
+        raise ValueError("is no number between 0 and 1e100")
     return weight
 
 
