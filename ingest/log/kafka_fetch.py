@@ -54,6 +54,8 @@ class KafkaFetch:
         self.place = place
         self.log_id: bytes | None = None
         self._consumer = consumer
+        self._headers: object = None  # of the record before, and what they told
+        self._place: Told | None = None
         self._partition = TopicPartition(place.topic, PARTITION)
 
     @classmethod
@@ -162,8 +164,12 @@ class KafkaFetch:
         return [self._told(record) for record in answer.get(self._partition, ())]
 
     def _told(self, record: ConsumerRecord) -> Fetched:
-        place = read_place(record.headers)
-        value = record.value
+        headers, value = record.headers, record.value
+        if headers == self._headers:  # as of all appended records
+            place = self._place
+        else:
+            place = self._place = read_place(headers)
+            self._headers = headers
         if place is None or value is None:
             raise LogCorrupt(
                 f"{self.place.name}: its record {record.offset} is none of a log: something else writes there"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.capture_origin import origin_of_capture, origin_of_directory
+from app.capture_origin import origin_of_capture, origin_of_directory, origin_of_topic
 from app.capture_reader import CaptureReader
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_log import SegmentLog
@@ -71,3 +71,7 @@ def test_a_capture_of_a_capture_names_the_heads_of_the_one_it_was_made_of(tmp_pa
     origin = origin_of_capture(reader, plan.first_offset, plan.stop)
     assert as_heads(origin)[1][0] == plan.stop
     assert origin["capture"] == reader.ends.manifest["capture"]
+
+
+def test_a_topic_has_no_chain_to_name() -> None:
+    assert origin_of_topic(bytes(16)) == {"log_id": bytes(16).hex(), "before": None, "after": None}

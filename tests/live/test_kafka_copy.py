@@ -24,7 +24,7 @@ from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.staged_log import open_staged
-from projections.events.ports import RecordBatch
+from projections.events.ports import LogError, RecordBatch
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.log_suite import read_all, record
@@ -123,6 +123,52 @@ def moved_end(data: Path) -> int:
         return reader.end_offset()
     finally:
         reader.close()
+
+
+def test_staging_follows_a_topic_that_grows(topics: Topics, tmp_path: Path) -> None:
+    place = topics.place()
+    golden = SegmentReader.open(GOLDEN)
+    end = golden.end_offset()
+    target = KafkaCopy.open(place)
+    target.begin(golden.log_id, 0, None)
+    copy_records(golden, target, 0, 100, int)
+    staged = tmp_path / "staged"
+    words = ["replay", "feed", "--log", where(place, tmp_path), "--to", staged, "--follow", "--no-audit"]
+    with (tmp_path / "feed.log").open("wb") as out:
+        feed = subprocess.Popen(
+            [sys.executable, "-m", "app", *map(str, words)], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        until_fed(feed, staged, 100)
+        copy_records(golden, target, 100, end, int)
+        until_fed(feed, staged, end)
+        feed.send_signal(signal.SIGTERM)
+        assert feed.wait(30) == EXIT_DONE, (tmp_path / "feed.log").read_text()
+    finally:
+        feed.kill()
+        feed.wait()
+        target.close()
+    reader = SegmentReader.open(staged)
+    assert read_all(reader, 0) == read_all(golden, 0)
+    reader.close()
+    golden.close()
+
+
+def until_fed(feed: subprocess.Popen[bytes], staged: Path, end: int) -> None:
+    """Wait until a staged log has everything before `end`."""
+    deadline = time.monotonic() + 60
+    while True:
+        assert time.monotonic() < deadline and feed.poll() is None
+        try:
+            reader = SegmentReader.open(staged)
+        except (LogError, OSError):
+            time.sleep(0.1)
+            continue
+        found = reader.end_offset()
+        reader.close()
+        if found >= end:
+            return
+        time.sleep(0.1)
 
 
 def test_a_log_that_begins_with_a_checkpoint_is_copied_with_it_and_folds_to_the_same_state(
