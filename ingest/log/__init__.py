@@ -21,4 +21,17 @@ manifest         what is known of each segment without opening it
 durable_mark     how far readers of other processes may see
 log_check        walking a whole log: check words, order and hash chain
 raw_frames       raw frames beside the log, by offset
+log_copy         copying a log record by record, and the proof that both are equal
+segment_copy     a data directory as the target of a copy
+kafka_settings   where a log on Kafka is
+kafka_client     TLS, SASL and time limits, as the client library takes them
+kafka_loop       the client's own thread and event loop
+kafka_admin      topics: made, described, refused
+kafka_records    a record's place in the log, told by its header
+kafka_fetch      the library's consumer: assign and seek, no group
+kafka_reader     the reading side of a topic
+kafka_base       the checkpoint that a copied log begins with
+kafka_send       the library's producer: whole batches, transactions
+kafka_log        the writing side of a topic
+kafka_copy       a topic as the target of a copy
 """

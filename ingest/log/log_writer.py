@@ -307,7 +307,7 @@ class LogWriter:
                 case FindOwn():
                     self._find_own(effect)
                 case Reclaim() if self._ownership is not None:
-                    self._ownership.begin("restart")
+                    self._reclaim(self._ownership)
         self._plan()
         if self._waiting and self._appender.is_idle:
             waiting, self._waiting = self._waiting, []
@@ -326,6 +326,16 @@ class LogWriter:
             self._loop.call_later(FIND_AGAIN_S, self._find_own, effect)
         else:
             self._do(self._appender.on_found(self._now_us(), os.urandom(WRITER_BYTES), found))
+
+    def _reclaim(self, ownership: Ownership) -> None:
+        """Claim the log under the new id; one that cannot be read just now is asked again."""
+        try:
+            ownership.begin("restart")
+        except (LogCorrupt, LogFailed) as problem:
+            self._fail(problem)
+        except LogError as problem:
+            log.warning("the log cannot be read for who owns it", error=str(problem))
+            self._loop.call_later(FIND_AGAIN_S, self._reclaim, ownership)
 
     def _settle(self, tag: OnDone, receipt: Receipt) -> None:
         try:

@@ -18,9 +18,10 @@ from ingest.log.last_owner import last_owner
 from ingest.log.log_clock import OwnerClock
 from projections.events.codec import RecordRefused, decode_record, peek_kind
 from projections.events.kinds import Kind
-from projections.events.ports import LogError, LogFailed, LogStore
+from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore
 
 READ_BYTES = 1 << 20
+READ_AGAIN_S = 0.5
 
 log = structlog.get_logger("picklog.log")
 
@@ -109,7 +110,15 @@ class Ownership:
     def _read_back(self, receipt: Receipt) -> None:
         """A claim or ping of ours is in the log: read up to it."""
         while receipt.offset is not None and self._read_at <= receipt.offset:
-            batches = self._store.read(self._read_at, READ_BYTES)
+            try:
+                batches = self._store.read(self._read_at, READ_BYTES)
+            except (LogCorrupt, LogFailed) as problem:
+                self._fail(problem)
+                return
+            except LogError as problem:
+                log.warning("the log cannot be read for the own claim", error=str(problem))
+                asyncio.get_running_loop().call_later(READ_AGAIN_S, self._read_back, receipt)
+                return
             if not batches:
                 break
             for batch in batches:
