@@ -66,7 +66,7 @@ sim: venv ## seeded simulations; SEEDS=N
 
 # each target in a process of its own, so that no benchmark feels the heap of the one before
 FUZZERS := $(patsubst bench/%.py,bench.%,$(wildcard bench/fuzz_*.py))
-BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
+BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor bench.kv_traffic bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
 
 fuzz: venv ## mutated bytes against every decoder; FUZZ_SECONDS=N for each
 	@for name in $(FUZZERS); do echo "== $$name"; $(PY) -m $$name '$(FUZZ_SECONDS)' || exit 1; done

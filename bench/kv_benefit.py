@@ -7,6 +7,7 @@ few blocks, so that caches compete, and a simulated engine slow enough for a pre
 prompt of 1,000 tokens takes some 90 ms). The traffic is that of `bench.kv_traffic`, closed loop.
 
 - kv-aware: Picklog with `dynamo.kv.enabled: true` before a direct frontend
+- kv-aware x6: the same with `dynamo.kv.prefill_load_scale: 6`, for engines whose prefill is slow
 - load only: the same with `dynamo.kv` off
 - round robin: the same with `dynamo.picker: round_robin`
 - dynamo kv: Dynamo's own `dynamo.frontend --router-mode kv`, no Picklog
@@ -52,8 +53,8 @@ WORKERS: Final = 4
 BLOCKS: Final = 512
 SPEEDUP: Final = 0.25
 DECODE_SPEEDUP: Final = 8
-REQUESTS: Final = 600
-CLIENTS: Final = 12
+REQUESTS: Final = 400
+CLIENTS: Final = 16
 SEED: Final = 7
 START_S_MAX: Final = 40.0
 WORTH_MIN: Final = 1.4
@@ -90,8 +91,10 @@ class Figures:
 
 
 def arms() -> tuple[Arm, ...]:
+    kv = {"enabled": True, "pinned_artifacts": list(pins_of())}
     return (
-        Arm("kv-aware", {"kv": {"enabled": True, "pinned_artifacts": list(pins_of())}}),
+        Arm("kv-aware", {"kv": kv}),
+        Arm("kv-aware x6", {"kv": {**kv, "prefill_load_scale": 6}}),
         Arm("load only", {}),
         Arm("round robin", {"picker": "round_robin"}),
         Arm("dynamo kv", None),
@@ -157,7 +160,7 @@ def _is_ready(url: str) -> bool:
 
 
 def measure(arm: Arm, seed: int, clients: int, requests: int, pause_s: float) -> Figures:
-    """One arm on a fresh fleet. The first chat, which makes connections and loads artifacts, is not counted."""
+    """One arm on a fresh fleet. First chats, which load artifacts, are not counted."""
     lists = kv_traffic.write_traffic(seed, clients, requests, pause_s)
     warm = kv_traffic.write_traffic(seed + 1, 1, 4)
     with tempfile.TemporaryDirectory(prefix="kv_benefit") as place:
@@ -249,7 +252,7 @@ def table(rows: Sequence[Figures]) -> str:
 
 def draw(rows: Sequence[Figures], file: Path) -> None:
     """Cached share, first token and the busiest worker, one bar an arm."""
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
     cached, first, spread = figure.subplots(1, 3)
     names = [row.name for row in rows]
     colours = [f"C{place}" for place in range(len(rows))]
