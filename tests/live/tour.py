@@ -37,7 +37,7 @@ _PACED_SHAPES = (
     (re.compile(r", margin \d+\.\d+"), ""),  # there is none where workers take turns
     (re.compile(r"(?<![\w.#/=-])-?\d+(?:\.\d+)?%?(?![\w/])|(?<= )-(?= |$)|<duration>"), "<number>"),
     (re.compile(r"\b(?:fresh|quiet|silent|stalled)\b"), "<verdict>"),
-    (re.compile(r"\b(?:load|round_robin_stale)\b"), "<reason>"),
+    (re.compile(r"\b(?:load|kv_aware|round_robin_stale)\b"), "<reason>"),
 )
 
 
