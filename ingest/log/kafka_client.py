@@ -59,9 +59,10 @@ def _sasl(security: KafkaSecurity) -> dict[str, Any]:
 
 def _tls(security: KafkaSecurity) -> ssl.SSLContext:
     try:
-        return create_ssl_context(
+        context: ssl.SSLContext = create_ssl_context(
             cafile=security.ca_cert, certfile=security.client_cert, keyfile=security.client_key
         )
+        return context
     except (OSError, ValueError) as problem:
         detail = getattr(problem, "strerror", None) or type(problem).__name__
         raise TopicRefused(f"a PEM file of log.kafka.security cannot be used: {detail}") from problem

@@ -26,7 +26,7 @@ from ingest.log.kafka_settings import (
     TopicRefused,
 )
 from projections.bounds import MIB, RECORD_BYTES_MAX
-from projections.events.ports import LogCorrupt
+from projections.events.ports import LogCorrupt, LogError
 
 FETCH_BYTES = MIB  # of one answer, compressed; a larger batch comes alone
 FETCH_WAIT_MS = 250  # that a broker holds a request while there is nothing new
@@ -34,8 +34,11 @@ POLL_MS = 20  # between looks at the position: markers at the end move it withou
 CLOSE_S = 2.0
 
 
-class OutOfRange(Exception):
+class OutOfRange(LogError):
     """The position is not in the topic: before its oldest record, or behind its end."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name}: what was read is not there any more: retention passed by, try again")
 
 
 class Fetched(NamedTuple):
@@ -155,7 +158,7 @@ class KafkaFetch:
         try:
             answer = await self._consumer.getmany(self._partition, timeout_ms=timeout_ms, max_records=count)
         except OffsetOutOfRangeError as problem:
-            raise OutOfRange from problem
+            raise OutOfRange(self.place.name) from problem
         except KafkaError as problem:
             if not problem.retriable:
                 raise

@@ -65,7 +65,7 @@ class FakeFetch(KafkaFetch):
 
     async def some(self, stop: int, count: int | None = None) -> list[Fetched]:
         if self._at < self.topic.begin or self._at > self.topic.end:
-            raise OutOfRange
+            raise OutOfRange(PLACE.name)
         found: list[Fetched] = []
         while self._at < min(stop, self.topic.end) and len(found) < min(
             count or 1 << 60, self._answer_records
