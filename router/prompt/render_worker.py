@@ -208,8 +208,11 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
             del frame
             stop_timers()
             kind, head, body = answer
-            wire.sendall(prefix_of(kind, head, len(body)))
-            wire.sendall(body)
+            try:
+                wire.sendall(prefix_of(kind, head, len(body)))
+                wire.sendall(body)
+            except OSError:
+                return  # the router is gone
 
 
 def _load_libraries() -> None:

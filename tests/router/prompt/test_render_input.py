@@ -208,7 +208,6 @@ def test_too_much_text_is_not_even_rendered() -> None:
     assert isinstance(render_input(COMPLETIONS_PATH, {"prompt": [1] * (PROMPT_TOKENS_MAX + 1)}), TooLarge)
 
 
-@pytest.mark.field("B-117")
 @pytest.mark.req("RND-06")
 @pytest.mark.parametrize(
     "message",
@@ -228,6 +227,7 @@ def test_more_parts_than_any_chat_has_are_not_even_written_anew(message: dict[st
     assert render_input(CHAT_PATH, {"messages": [message], "tools": [tool]}) == too_large
 
 
+@pytest.mark.field("B-117")
 def test_completions_are_text_or_token_ids() -> None:
     assert render_input(COMPLETIONS_PATH, {"prompt": "a b"}) == TextGiven("a b")
     assert render_input(COMPLETIONS_PATH, {"prompt": ["a b"]}) == TextGiven("a b")

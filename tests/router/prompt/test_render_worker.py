@@ -157,3 +157,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_this_process_keeps_its_own_limits() -> None:
     assert resource.getrlimit(resource.RLIMIT_AS)[0] != GIB
+
+
+def test_a_router_that_leaves_before_the_answer_ends_the_process_quietly() -> None:
+    process, wire = start_process(GIB)
+    for _ in range(50):  # one that is read by nobody breaks the pipe, wherever the process stands
+        wire.sendall(prefix_of(Kind.RENDER, b"\0" * 9, 0))
+    wire.close()
+    assert process.wait(30) == 0
