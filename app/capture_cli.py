@@ -36,7 +36,7 @@ capture_app = typer.Typer(no_args_is_help=True, help="A window of a log as one f
 
 LogOption = Annotated[
     Path | None,
-    typer.Option("--log", help="A data directory or a capture (default: .run/data where it exists)."),
+    typer.Option("--log", help="A data directory, a capture or kafka:FILE (default: .run/data if there)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A capture.")]

@@ -26,7 +26,8 @@ PIPED_WIDTH = 160  # columns of tables that no terminal shows
 WHOLE = ("worker", "role", "model", "state")  # columns that a narrow terminal must not cut
 
 LogOption = Annotated[
-    Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
+    Path | None,
+    typer.Option("--log", help="A data directory, a capture or kafka:FILE (default: .run/data if there)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 FromOption = Annotated[str, typer.Option("--from", metavar="M", help="First mark.")]

@@ -39,7 +39,7 @@ from replay.feed import FeedRefused
 
 LogOption = Annotated[
     Path | None,
-    typer.Option("--log", help="A data directory or a capture (default: .run/data where it exists)."),
+    typer.Option("--log", help="A data directory, a capture or kafka:FILE (default: .run/data if there)."),
 ]
 
 

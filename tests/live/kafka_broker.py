@@ -109,8 +109,12 @@ class KafkaBroker:
         self._nursery.end("kafka", signal.SIGKILL)
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay, nothing is answered."""
-        self._nursery["kafka"].send_signal(signal.SIGSTOP)
+        """SIGSTOP, and wait for the last thread: connections stay, nothing is answered."""
+        child = self._nursery["kafka"]
+        child.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{child.pid}/task")
+        while any(_state(task) != "T" for task in tasks.iterdir()):
+            time.sleep(0.01)
 
     def thaw(self) -> None:
         self._nursery["kafka"].send_signal(signal.SIGCONT)
@@ -164,3 +168,8 @@ class KafkaBroker:
             "listener.name.ssl.ssl.truststore.location": str(authority.ca),
             "listener.name.ssl.ssl.client.auth": "required",
         }
+
+
+def _state(task: Path) -> str:
+    """One letter, as the kernel tells it behind the name in brackets; `T` is stopped."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
