@@ -245,6 +245,27 @@ def test_a_copy_that_is_killed_again_and_again_goes_on_and_ends_equal(
     assert answer(capsys, "log", "copy", source, there)["copied"] == 0
 
 
+def test_a_copy_outlives_a_killed_broker(
+    kafka: KafkaBroker, topics: Topics, tmp_path: Path, capsys: Captured
+) -> None:
+    source = numbered(tmp_path / "source", (0, 30_000), blob=900)
+    place = topics.place()
+    there = where(place, tmp_path)
+    argv = [sys.executable, "-m", "app", "log", "copy", str(source), there]
+    copying = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        time.sleep(1.2)
+        kafka.kill()
+        kafka.start()
+        _, told = copying.communicate(timeout=100)
+    finally:
+        copying.kill()
+        copying.wait()
+    assert copying.returncode == EXIT_DONE, told
+    again = answer(capsys, "log", "copy", source, there)
+    assert (again["copied"], again["records"], again["equal"]) == (0, 30_000, True)
+
+
 def killed_after(pause_s: float, *words: object) -> None:
     """Run a command in a process of its own and kill it."""
     argv = [sys.executable, "-m", "app", *map(str, words)]
