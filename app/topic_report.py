@@ -1,9 +1,9 @@
 """Figures of a log on Kafka and the check of its records, for `log stat` and `log verify`.
 
 Writers interleave on a topic, so no chain of batches can be kept there (architecture 7.4): what
-is checked is each record's own check word, that offsets grow, and whether each tick's count and
-sum of check words is that of the records before it. Sizes are the records' own; what brokers
-store, compressed and copied, they alone know.
+is checked is each record's own check word and that offsets grow; whether the state agrees with the
+owner's ticks is told by `replay verify`. Sizes are the records' own; what brokers store, compressed
+and copied, they alone know.
 """
 
 from __future__ import annotations
