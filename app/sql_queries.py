@@ -93,15 +93,17 @@ ORDER BY model, picks DESC, namespace, worker"""
 
 _OVERLAP = """\
 SELECT p.model, p.namespace, p.decode_worker AS worker, count(*) AS answers,
-       sum(p.overlap_blocks * p.block_size) AS predicted_tokens,
+       CASE WHEN p.prefill_worker IS NULL THEN 'alone' ELSE 'pair' END AS serving,
+       sum(CASE WHEN p.prefill_worker IS NULL THEN p.overlap_blocks * p.block_size END) AS predicted_tokens,
        sum(e.cached_tokens) AS cached_tokens,
        sum(e.prompt_tokens) AS prompt_tokens,
        round(100.0 * sum(e.cached_tokens) / nullif(sum(e.prompt_tokens), 0), 2) AS cached_percent
 FROM picks AS p
 JOIN dispatch_ends AS e ON e.pick_id = p.pick_id
 WHERE e.cached_tokens IS NOT NULL AND p.asked_at >= :from_at AND p.asked_at < :to_at
-GROUP BY p.model, p.namespace, p.decode_worker
-ORDER BY p.model, p.namespace, p.decode_worker"""
+GROUP BY p.model, p.namespace, p.decode_worker,
+         CASE WHEN p.prefill_worker IS NULL THEN 'alone' ELSE 'pair' END
+ORDER BY p.model, p.namespace, p.decode_worker, serving"""
 
 _SLOWEST = """\
 SELECT p.pick_id, p.request_id, p.asked_at, p.model, p.namespace,
