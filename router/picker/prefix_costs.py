@@ -126,7 +126,10 @@ def choose(
     if len(competing) < len(costs):
         costs = [costs[place] for place in competing]
     lowest = min(costs)
-    equals = [place for place, cost in zip(competing, costs, strict=True) if cost == lowest]
+    if costs.count(lowest) == 1:
+        equals = [competing[costs.index(lowest)]]
+    else:
+        equals = [place for place, cost in zip(competing, costs, strict=True) if cost == lowest]
     if temperature > 0.0 and draw:
         winner = competing[softmax_index(costs, temperature, draw[0])]
         is_tie = 1 < len(equals) == len(competing)
@@ -260,9 +263,18 @@ def price(
     else:
         _fill(asked, asked.prefixes, table)
     _credit(asked, table, tokens, least)
-    sizes, needs = _sizes(table.roster, isl)
     overlaps, credits_ = table.overlaps, table.credits
     costs: list[Any]
+    if is_comparable and leg is not Leg.DECODE and table.roster.has_one_size and scale == 1.0:
+        size = table.roster.usable_sizes[0]
+        need = -(-isl // size)  # the usual case: a scale of 1 changes no bit of a cost
+        costs = [
+            (adjusted if (adjusted := (t + isl) / size - c) > 0.0 else 0.0)
+            + (b + (need - o if need > o else 0))
+            for t, b, o, c in zip(tokens, blocks, overlaps, credits_, strict=True)
+        ]
+        return _of_competing(costs, competing)
+    sizes, needs = _sizes(table.roster, isl)
     if leg is Leg.DECODE:
         columns = zip(blocks, overlaps, credits_, needs, strict=True)
         costs = [cost if (cost := b + (n - o if n > o else 0) - c) > 0.0 else 0.0 for b, o, c, n in columns]
@@ -281,10 +293,16 @@ def price(
         ]
     else:
         costs = [(t + isl) / size - c for t, size, c in zip(tokens, sizes, credits_, strict=True)]
-    if len(competing) < len(costs):
-        whole, costs = costs, [None] * len(costs)
-        for place in competing:
-            costs[place] = whole[place]
+    return _of_competing(costs, competing)
+
+
+def _of_competing(whole: list[Any], competing: Sequence[int]) -> Sequence[float | None]:
+    """Costs of those that compete, None for the others."""
+    if len(competing) == len(whole):
+        return whole
+    costs: list[float | None] = [None] * len(whole)
+    for place in competing:
+        costs[place] = whole[place]
     return costs
 
 
@@ -338,7 +356,8 @@ def _credit(asked: Asked, table: RankTable, tokens: Sequence[int], least: int | 
             full * (1.0 / (1.0 + kv.credit_decay * (max(0, t - least) / isl))) * overlap if overlap else 0.0
             for t, overlap in zip(tokens, table.overlaps, strict=True)
         ]
-    if any(table.host) or any(table.disk):
+    has_lower = not isinstance(asked.prefixes, DeviceDepths)  # which are of the device alone
+    if has_lower and (any(table.host) or any(table.disk)):
         columns = zip(credits_, table.host, table.disk, strict=True)
         credits_ = [c + kv.host_credit * host + kv.disk_credit * disk for c, host, disk in columns]
     table.credits = credits_
