@@ -209,7 +209,8 @@ async def test_blocks_of_a_real_fleet_are_heard_while_the_fold_indexes_them(agg_
 
         await chat_until(load, agg_fleet, lambda: heard() == workers)
         results = {notice.result.label for notice in load.notices if isinstance(notice, KvNotice)}
-        assert results == {"applied"}
+        # chats of other tests went to this fleet before anybody listened: their blocks may be parents
+        assert "applied" in results and results <= {"applied", "orphan"}
         assert load.of(FrameRefused) == []
         connected = {row.key.publisher_id for row in load.kv_subscriptions.rows()}
         assert {fact.publisher_id for fact in load.of(KvBatchReceived)} <= connected
