@@ -32,7 +32,7 @@ TELLS_CACHED = {"1.6.1": True, "1.4.2": False}
 WORDS = "The harbour opens at six and the market on Tuesdays, unless the flag on the mole is red. "
 
 
-KV = {"enabled": True, "pinned_artifacts": list(pins_of()), "overlap_score_credit": 4.0}
+KV = {"enabled": True, "pinned_artifacts": list(pins_of())}
 
 
 @pytest.fixture(scope="module", params=list(TELLS_CACHED))
