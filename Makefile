@@ -66,7 +66,8 @@ sim: venv ## seeded simulations; SEEDS=N
 
 # each target in a process of its own, so that no benchmark feels the heap of the one before
 FUZZERS := $(patsubst bench/%.py,bench.%,$(wildcard bench/fuzz_*.py))
-BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor bench.kv_traffic bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
+PARTS := bench.index_adapter bench.index_plot bench.index_rivals bench.index_workload bench.kv_traffic bench.mock_upstream
+BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor $(PARTS) bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
 
 fuzz: venv ## mutated bytes against every decoder; FUZZ_SECONDS=N for each
 	@for name in $(FUZZERS); do echo "== $$name"; $(PY) -m $$name '$(FUZZ_SECONDS)' || exit 1; done

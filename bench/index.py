@@ -19,7 +19,7 @@ before what is measured.
 
 Without Dynamo only our own figures are printed.
 
-    python -m bench.index [--sizes chat-64,chat-1024] [--no-ceilings] [--no-memory] [--json]
+    python -m bench.index [--sizes chat-64,chat-1024] [--no-ceilings] [--no-memory] [--json] [--plot FILE]
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import floor
+from bench.index_plot import draw
 from bench.index_rivals import Dynamo, Ours, dynamo_is_here
 from bench.index_workload import SIZES, BlockEvent, Chats, ceiling_chats, column, mixed
 from projections.events.codec import decode_record, encode_record
@@ -332,6 +334,7 @@ def main() -> int:
     parser.add_argument("--no-ceilings", action="store_true")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path, help="an SVG of lookups and events")
     parser.add_argument("--memory-of", choices=("ours", "dynamo"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -347,6 +350,8 @@ def main() -> int:
         if not options.json:
             print(figure.line(), flush=True)
     print(json.dumps(shown) if options.json else floor.line())
+    if options.plot is not None:
+        draw(shown, options.plot)
     return 0
 
 
