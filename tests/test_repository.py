@@ -71,3 +71,17 @@ def test_limits_of_the_frontends_stand_in_the_readme(limit: str) -> None:
     text = " ".join((REPOSITORY / "README.md").read_text().split())
     limits = text.partition("## Limits, honestly")[2]
     assert limit in limits
+
+
+@pytest.mark.req("KVX-17")
+def test_nothing_speaks_to_the_endpoint_that_workers_answer_queries_of_their_index_at() -> None:
+    """A gap costs overlap credit; the router stays off the fleet's request plane."""
+    words = ("worker_kv_query_source", "kv_query", "recovery_target")
+    offenders = [
+        (path.name, word)
+        for folder in ("app", "ingest", "projections", "replay", "router")
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        for word in words
+        if word in path.read_text(encoding="utf-8")
+    ]
+    assert offenders == []

@@ -826,6 +826,19 @@ async def test_rendered_tokens_go_to_frontends_where_it_is_asked_for() -> None:
         assert "nvext" not in frontend.chats[-1].document, "never an empty list"
 
 
+@pytest.mark.req("NVX-02")
+async def test_replicas_of_a_pool_get_one_body_so_tokens_fit_whichever_serves() -> None:
+    """No replica has rewrites of its own here: what was rendered is what every one of them is sent."""
+    prompts, lacking, serving = FakePrompts(FACTS), pair_frontend(models=()), pair_frontend()
+    settings = pair_settings(lacking, serving, prompt=PromptSettings(send_token_data=True))
+    async with running(lacking, serving), rig(PAIR, settings, prompts=prompts) as router:
+        for _ in range(4):
+            answer, _ = await router.chat()
+            assert answer.status == 200
+        bodies = {seen.body for frontend in (lacking, serving) for seen in frontend.chats}
+        assert len(bodies) == 1 and b'"token_data":[5,6,70000]' in bodies.pop()
+
+
 @pytest.mark.req("NVX-04")
 async def test_a_fallback_to_an_ordinary_backend_carries_no_tokens() -> None:
     prompts, frontend, plain = FakePrompts(FACTS), pair_frontend(), FakeFrontend(plain=True)
