@@ -175,7 +175,9 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
         )
     if "sweep" in document:
         _print_sweep(document["sweep"], console)
-    _print_workers(document["by_worker"], console)
+    _print_workers("decode picks by rank", document["by_worker"], console)
+    if document["by_prefill_worker"]:
+        _print_workers("prefill picks by rank", document["by_prefill_worker"], console)
     for row in document["largest"][:3]:
         say(console, bold=f"request {row['request_id']}", after=f" at offset {row['log_offset']}:")
         for text in row["why"]:
@@ -201,8 +203,8 @@ def _print_sweep(rows: list[dict[str, Any]], console: Console) -> None:
     console.print(table)
 
 
-def _print_workers(rows: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="decode picks by rank", title_justify="left")
+def _print_workers(title: str, rows: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title=title, title_justify="left")
     for head in ("worker", "rank", "before", "after", "lost", "gained"):
         table.add_column(head, justify="left" if head == "worker" else "right")
     ordered = sorted(rows, key=lambda row: -abs(row["after"] - row["before"]))

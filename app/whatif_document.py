@@ -6,7 +6,7 @@ Costs are averages over the picks that have both; shares are of the picks that c
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from projections.identity import RankKey
@@ -54,6 +54,7 @@ def whatif_document(found: WhatIfs, to_time: Times) -> dict[str, Any]:
         "by_model": {name: _share(*row) for name, row in sorted(result.by_model.items())},
         "by_namespace": {name: _share(*row) for name, row in sorted(result.by_namespace.items())},
         "by_worker": _by_worker(result),
+        "by_prefill_worker": _rows(result, result.prefill_before, result.prefill_after),
         "reasons": [
             {"phase": phase, "before": was, "after": now, "picks": picks}
             for (phase, was, now), picks in sorted(result.reasons.items())
@@ -154,17 +155,23 @@ def _by_worker(result: WhatIf) -> list[dict[str, Any]]:
         for rank in spread.ranks():
             before[rank] = before.get(rank, 0) + spread.before[rank]
             after[rank] = after.get(rank, 0) + spread.after[rank]
+    return _rows(result, before, after)
+
+
+def _rows(
+    result: WhatIf, before: Mapping[RankKey, int], after: Mapping[RankKey, int]
+) -> list[dict[str, Any]]:
     return [
         {
             "namespace": rank.namespace,
             "worker": str(rank.instance_id),
             "dp_rank": rank.dp_rank,
-            "before": before[rank],
-            "after": after[rank],
+            "before": before.get(rank, 0),
+            "after": after.get(rank, 0),
             "lost": result.lost[rank],
             "gained": result.gained[rank],
         }
-        for rank in sorted(before)
+        for rank in sorted({*before, *after})
     ]
 
 

@@ -92,6 +92,8 @@ class WhatIf:
 
     by_model, by_namespace: name -> [picks, moved]. spreads: by recorded Dynamo name of the
     model. reasons: (phase, before, after) -> picks. times: (log time, picks, moved).
+    gained, lost: picks that a rank has only after or only before, of either phase.
+    prefill_before, prefill_after: picks by prefill rank.
     costs_sampled: (before, after) of some decode choices, in order. overlap_before,
     overlap_after: blocks of prompts that the ranks that prefill held.
     """
@@ -103,6 +105,8 @@ class WhatIf:
         self.by_namespace: dict[str, list[int]] = {}
         self.gained: Counter[RankKey] = Counter()
         self.lost: Counter[RankKey] = Counter()
+        self.prefill_before: Counter[RankKey] = Counter()
+        self.prefill_after: Counter[RankKey] = Counter()
         self.spreads: dict[str, Spread] = {}
         self.reasons: Counter[tuple[str, str, str]] = Counter()
         self.decode_cost, self.prefill_cost = PhaseCost(), PhaseCost()
@@ -160,6 +164,10 @@ class WhatIf:
             spread.before[move.before.decode] += 1
             spread.tokens_before[move.before.decode] += tokens
             spread.after.setdefault(move.before.decode, 0)
+        if move.before.prefill is not None:
+            self.prefill_before[move.before.prefill] += 1
+        if move.after.prefill is not None:
+            self.prefill_after[move.after.prefill] += 1
         if move.after.decode is not None:
             spread.after[move.after.decode] += 1
             spread.tokens_after[move.after.decode] += tokens
@@ -194,10 +202,16 @@ class WhatIf:
         self._with_costs += 1
 
     def _move(self, asked: Asked, again: Again, move: Move) -> None:
-        if move.before.decode is not None:
-            self.lost[move.before.decode] += 1
-        if move.after.decode is not None:
-            self.gained[move.after.decode] += 1
+        for before, after in (
+            (move.before.decode, move.after.decode),
+            (move.before.prefill, move.after.prefill),
+        ):
+            if before == after:
+                continue
+            if before is not None:
+                self.lost[before] += 1
+            if after is not None:
+                self.gained[after] += 1
         fact = asked.fact
         question = fact.question
         key = (move.size, question.estimated_tokens, -asked.offset)

@@ -2,12 +2,17 @@
 
 import io
 import json
+from pathlib import Path
 
 from app.marks import time_text
 from app.whatif_document import CSV_COLUMNS, PickRows, sweep_row, whatif_document
+from ingest.log.segment_reader import SegmentReader
+from replay.alternative import Alternative
 from replay.whatif import LIMITS, what_if
 from tests.replay.recorded_log import RecordedLog
 from tests.replay.test_whatif import SAME, TURNS, asked, busy
+
+PAIRS = Path(__file__).parents[1] / "golden" / "run-kv-1.4.2"  # prefill and decode workers of a real fleet
 
 
 def test_the_document_has_the_keys_of_the_contract_and_says_what_it_cannot_tell() -> None:
@@ -38,3 +43,17 @@ def test_a_cell_is_never_taken_for_a_formula() -> None:
     head, row = out.getvalue().splitlines()
     assert head == ",".join(CSV_COLUMNS)
     assert ",'=1+1," in row
+
+
+def test_a_pick_that_moves_in_one_phase_alone_is_lost_and_gained_there_alone() -> None:
+    reader = SegmentReader.open(PAIRS)
+    weightless = Alternative("no credit", None, (("kv.overlap_credit", 0.0),))
+    found = what_if(reader, None, 0, reader.end_offset(), [weightless])
+    reader.close()
+    document = whatif_document(found, time_text)
+    for name in ("by_worker", "by_prefill_worker"):
+        rows = document[name]
+        assert sum(row["lost"] for row in rows) == sum(row["gained"] for row in rows)
+        assert all(row["before"] - row["lost"] == row["after"] - row["gained"] for row in rows)
+    assert sum(row["lost"] for row in document["by_prefill_worker"]) > 0
+    assert document["moved"] > sum(row["lost"] for row in document["by_worker"])
