@@ -93,7 +93,8 @@ ORDER BY model, picks DESC, namespace, worker"""
 
 _OVERLAP = """\
 SELECT p.model, p.namespace, p.decode_worker AS worker, count(*) AS answers,
-       CASE WHEN p.prefill_worker IS NULL THEN 'alone' ELSE 'pair' END AS serving,
+       CASE WHEN p.prefill_worker IS NOT NULL THEN 'pair'
+            WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END AS comparable,
        sum(CASE WHEN p.prefill_worker IS NULL THEN p.overlap_blocks * p.block_size END) AS predicted_tokens,
        sum(e.cached_tokens) AS cached_tokens,
        sum(e.prompt_tokens) AS prompt_tokens,
@@ -102,8 +103,9 @@ FROM picks AS p
 JOIN dispatch_ends AS e ON e.pick_id = p.pick_id
 WHERE e.cached_tokens IS NOT NULL AND p.asked_at >= :from_at AND p.asked_at < :to_at
 GROUP BY p.model, p.namespace, p.decode_worker,
-         CASE WHEN p.prefill_worker IS NULL THEN 'alone' ELSE 'pair' END
-ORDER BY p.model, p.namespace, p.decode_worker, serving"""
+         CASE WHEN p.prefill_worker IS NOT NULL THEN 'pair'
+              WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END
+ORDER BY p.model, p.namespace, p.decode_worker, comparable"""
 
 _SLOWEST = """\
 SELECT p.pick_id, p.request_id, p.asked_at, p.model, p.namespace,
@@ -241,7 +243,7 @@ REPORTS = {
             _OVERLAP,
             Plot(
                 Chart.BARS,
-                ("model", "namespace", "worker"),
+                ("model", "namespace", "worker", "comparable"),
                 ("predicted_tokens", "cached_tokens", "prompt_tokens"),
                 (),
                 "tokens",
