@@ -311,8 +311,19 @@ def _model_findings(error: ValidationError) -> list[Finding]:
             findings.append(Finding(keys, "is required", "add it"))
         else:
             words = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
-            findings.append(Finding(keys, words.replace("Tuple should", "should")))
+            for theirs, ours in _PLAIN_WORDS:
+                words = theirs.sub(ours, words)
+            findings.append(Finding(keys, words))
     return findings
+
+
+_PLAIN_WORDS = (
+    (re.compile("Tuple should"), "should"),
+    (re.compile("a valid tuple"), "a list"),
+    (re.compile(r"a valid dictionary( or instance of \w+)?"), "a map of keys"),
+    (re.compile("a valid boolean, unable to interpret input"), "true or false"),
+)
+"""pydantic's words for types, and what people write in YAML."""
 
 
 def _did_you_mean(keys: KeyPath) -> str:
