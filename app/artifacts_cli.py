@@ -126,11 +126,11 @@ def pin_line_command(
         what = "no worker serves a model" if model is None else f"no worker serves a model {model!r}"
         known = ", ".join(one.model for one in looked.models)
         fail(EXIT_USAGE, what, f"the fleet has: {known}" if known else "wait for workers to register")
-    print("pinned_artifacts:")
+    print("    pinned_artifacts:  # under `dynamo:`, `kv:`, in place of a list that is there")
     listed: set[str] = set()
     for one in models:
         for line in _pin_lines(one, listed):
-            print(f"  {line}")
+            print(f"      {line}")
     sys.stdout.flush()
     odd = [one for one in models if one.refused is not None]
     if odd:

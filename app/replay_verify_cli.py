@@ -150,7 +150,10 @@ def print_report(report: Report, seconds: float, processes: int, name: str, cons
     for reason, count in report.reasons.items():
         print(f"  unverifiable: {count}, {reason.value}")
     if not report.breaks and not report.chains.gaps and not report.chains.breaks and report.picks:
-        print(f"no record of a router is missing, and the state equals the owner's at {report.ticks} ticks")
+        ticks = f"the state equals the owner's at {report.ticks} ticks"
+        if not report.ticks:
+            ticks = "no tick of its owner could be compared (few records, or a redacted capture)"
+        print(f"no record of a router is missing, and {ticks}")
     for version, (made, different) in sorted(report.by_version.items()):
         if version != VERSION and different:
             print(
