@@ -111,7 +111,10 @@ def report_command(
     database: DatabaseOption = None,
     log: LogOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="Picks from this ISO time on, UTC.")
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="Picks from this ISO time on: UTC, log time as in the tables."
+        ),
     ] = None,
     stop: Annotated[
         str | None, typer.Option("--to", metavar="TIME", help="Picks before this ISO time.")

@@ -218,11 +218,18 @@ def test_report_metric_and_answers_agree_on_cached_tokens(router: RouterProcess,
         lambda: f"{before} {told} {kv_metrics(router)} {router.metrics().get(name % 'pick')}",
     )
 
-    def reported() -> list[dict[str, Any]]:
-        first = turns[0].explained["pick"]["asked_at"]
-        said = picklog("audit", "report", "overlap", "--json", "--from", first, "--log", str(router.data))
+    def rows_of(*command: str) -> list[dict[str, Any]]:
+        said = picklog("audit", *command, "--json", "--log", str(router.data))
         assert said.returncode == 0, said.stderr
         rows: list[dict[str, Any]] = json.loads(said.stdout)
+        return rows
+
+    # tables hold log time and an explanation wall time: the first turn is looked up where it is asked for
+    sql = "SELECT asked_at FROM picks WHERE request_id = 'gardener-1'"
+    first = until(lambda: rows_of("query", sql), "the first turn in the database")[0]["asked_at"]
+
+    def reported() -> list[dict[str, Any]]:
+        rows = rows_of("report", "overlap", "--from", first)
         return [row for row in rows if row["model"] == AGGREGATED_MODEL]
 
     wanted = [(len(turns), predicted, answered)] if TELLS_CACHED[release] else []
