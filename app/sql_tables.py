@@ -280,3 +280,73 @@ sink_gaps = Table(
     _time("noticed_at"),
     PrimaryKeyConstraint("sink", "lane", "from_offset", name="sink_gaps_pkey"),
 )
+
+rollups = Table(
+    "rollups",
+    metadata,
+    _time("minute"),
+    _text("model"),
+    _whole("picks"),
+    _whole("by_load"),
+    _whole("by_round_robin_stale"),
+    _whole("by_kv_aware"),
+    _whole("by_conditional_bypass"),
+    _whole("by_no_candidate"),
+    _whole("by_other"),
+    _whole("prefilled"),
+    _whole("estimated_tokens"),
+    _whole("predicted_picks"),
+    _whole("predicted_tokens"),
+    _whole("ended"),
+    _whole("ok"),
+    _whole("refused"),
+    _whole("failed"),
+    _whole("cancelled"),
+    _whole("expired"),
+    _whole("prompt_tokens"),
+    _whole("completion_tokens"),
+    _whole("cached_tokens"),
+    _whole("first_bytes"),
+    _whole("first_byte_p50_us", null=True),
+    _whole("first_byte_p90_us", null=True),
+    _whole("first_byte_p99_us", null=True),
+    _text("first_byte_buckets"),
+    _whole("lane"),
+    _whole("to_offset"),
+    PrimaryKeyConstraint("lane", "minute", "model", name="rollups_pkey"),
+)
+
+rollup_windows = Table(
+    "rollup_windows",
+    metadata,
+    _time("minute"),
+    _text("model"),
+    _flag("rolled"),
+    _whole("lane"),
+    PrimaryKeyConstraint("lane", "minute", "model", name="rollup_windows_pkey"),
+)
+
+stream_changes = Table(
+    "stream_changes",
+    metadata,
+    _text("change"),
+    _text("namespace"),
+    _text("subject"),
+    _time("at"),
+    _text("cause"),
+    _whole("to_offset", null=True),
+    _whole("lane"),
+    _whole("log_offset"),
+    PrimaryKeyConstraint("lane", "log_offset", "change", "namespace", "subject", name="stream_changes_pkey"),
+    Index("stream_changes_by_subject", "subject"),
+)
+
+stream_positions = Table(
+    "stream_positions",
+    metadata,
+    _text("topic"),
+    _whole("partition"),
+    _whole("position"),
+    _text("log_id"),
+    PrimaryKeyConstraint("topic", "partition", name="stream_positions_pkey"),
+)
