@@ -6,6 +6,7 @@ their sources.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from router.ingress.answers import error_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ErrorCode, RequestRefused
 from router.ingress.http_server import build_application
+from router.prompt.self_check import MatchState
 from router.service import RouterService
 
 
@@ -28,7 +30,7 @@ class Parts(Protocol):
     """The parts of a process that are asked."""
 
     folding: Folding
-    service: RouterService
+    service: RouterService | None
     observer: Observer
     reloading: Reloading
 
@@ -36,6 +38,11 @@ class Parts(Protocol):
 def application_of(parts: Parts, lookups: Lookups) -> web.Application:
     """Everything that the process serves."""
     reloading = parts.reloading
+
+    def matches() -> Sequence[MatchState]:
+        prompts = parts.service.prompts if parts.service is not None else None
+        return prompts.match_states() if prompts is not None else ()
+
     sources = AdminSources(
         config=lambda: reloading.loaded.config,
         fold=lambda: parts.folding.tail.fold,
@@ -43,7 +50,7 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
         propose=reloading.propose,
         explain=lookups.explain,
         state=lookups.state,
-        matches=lambda: parts.service.prompts.match_states() if parts.service.prompts is not None else (),
+        matches=matches,
     )
 
     async def ready(_: web.Request) -> web.StreamResponse:

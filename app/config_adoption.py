@@ -16,8 +16,9 @@ from pydantic import SecretStr
 from app.config_dynamo import DynamoSettings
 from app.config_findings import ConfigError, Finding, KeyPath, value_at
 from app.config_kv import KvSettings
-from app.config_load import effective_settings, settings_digest
+from app.config_load import check_data, effective_settings, settings_digest
 from app.config_model import MASK, Config, leaf_keys, plain_settings
+from app.config_reload import RELOAD_CLASS, ReloadClass
 from app.config_rules_kv import inactive_kv
 from projections.events.control import ConditionalSettings, KvPickSettings, PickSettings
 
@@ -27,6 +28,8 @@ LIST_NAMES = {
     ("dynamo", "event_bus", "brokers"): "id",
 }
 """Lists whose items hold secrets, and the key that names an item whatever its position."""
+OWN_KEYS = tuple(key for key, reload in RELOAD_CLASS.items() if reload is ReloadClass.PROCESS)
+"""What each process takes from its own file alone, at its start."""
 
 
 class AdoptableSettings(NamedTuple):
@@ -106,6 +109,29 @@ def restore_secrets(document: object, live: Config) -> object:
     if findings:
         raise ConfigError(findings)
     return restored
+
+
+def adopted_config(settings: str, live: Config, extras: frozenset[str]) -> Config:
+    """Settings that another process proposed or the log's owner adopted, as this process runs them.
+
+    settings: the masked text of the record. Secrets are this process's own, and so is what takes a
+    restart: addresses to listen on, the log, checkpoints, the database. Raises ConfigError.
+    """
+    try:
+        document: Any = restore_secrets(orjson.loads(settings), live)
+    except orjson.JSONDecodeError:
+        raise ConfigError([Finding((), "the adopted settings are no JSON")]) from None
+    if not isinstance(document, dict):
+        raise ConfigError([Finding((), "the adopted settings are no JSON object")])
+    own = plain_settings(live, masked=False)
+    for key in OWN_KEYS:
+        *sections, name = key.split(".")
+        target, source = document, own
+        for section in sections:
+            target, source = target.setdefault(section, {}), source[section]
+        target[name] = source[name]
+    config, _ = check_data(document, extras=extras)
+    return config
 
 
 def secret_keys() -> frozenset[tuple[str, ...]]:

@@ -62,7 +62,6 @@ RELOAD_CLASS: dict[str, ReloadClass] = {
     "dynamo.kv.engine_sources": ReloadClass.LOAD_TASKS,
     "dynamo.event_bus": ReloadClass.IGNORED,
     "log": ReloadClass.PROCESS,
-    "log.kafka": ReloadClass.IGNORED,
     "checkpoints": ReloadClass.PROCESS,
     "audit": ReloadClass.PROCESS,
     "shadow": ReloadClass.IMMEDIATE,

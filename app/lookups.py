@@ -9,28 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from app.log_access import ClosingReader
 from app.marks import Marks
 from app.pick_index import PickIndex
 from app.replay_steps import with_steps
 from app.state_document import state_document
-from projections.events.ports import CheckpointStore, LogReader
+from projections.events.ports import CheckpointStore
 from replay.explain import explain
 
 
-class ClosingReader(LogReader, Protocol):
-    """A reader of its own."""
-
-    def close(self) -> None:
-        """Let its files go."""
-
-
 class Lookups:
-    """Asks the log of one data directory. open_reader: a new reader for each question."""
+    """Asks the log of one process. open_reader: a new reader for each question."""
 
     def __init__(
-        self, data: Path, checkpoints: CheckpointStore, open_reader: Callable[[Path], ClosingReader]
+        self, data: Path, checkpoints: CheckpointStore, open_reader: Callable[[], ClosingReader]
     ) -> None:
         self._data = data
         self._checkpoints = checkpoints
@@ -52,7 +46,7 @@ class Lookups:
 
     @contextmanager
     def _reader(self) -> Iterator[ClosingReader]:
-        reader = self._open_reader(self._data)
+        reader = self._open_reader()
         try:
             yield reader
         finally:

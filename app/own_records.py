@@ -29,8 +29,10 @@ OnDone = Callable[[bool], None]
 class OwnRecords:
     """Appends for one process. `writer` is set once the claim stands."""
 
-    def __init__(self, replica: bytes, observer: Observer) -> None:
+    def __init__(self, replica: bytes, observer: Observer, role: str) -> None:
+        """role: as in `ReplicaStarted`."""
         self.replica = replica
+        self._role = role
         self.writer: LogWriter | None = None
         self._observer = observer
 
@@ -64,12 +66,12 @@ class OwnRecords:
         self.writer.append(fact, importance=Importance.PICK, time=time, on_done=done)
 
     def started(self, time: int) -> None:
-        """This process has begun to pick: who it is and which records it can read."""
+        """This process has begun: who it is and which records it can read."""
         label = f"{socket.gethostname()}:{os.getpid()}"
         fact = ReplicaStarted(
             self.replica,
             label,
-            "serve",
+            self._role,
             VERSION,
             platform.python_version(),
             (),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from enum import Enum
 from time import time_ns
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from app.folding import Folding
+from app.log_access import LogAccess, StoreFigures
 from app.log_tail import monotonic_us
 from app.observe_state import BackendState, LogFigures, backend_states
 from app.pick_log import ReplicaLog
@@ -23,33 +23,12 @@ from router.service import RouterService
 FIGURES_AGE_S = 5.0  # looking at every segment is not worth a scrape's while
 
 
-class StoreFigures(NamedTuple):
-    """Bytes of sealed segments, their ceiling, and how long a record is kept."""
-
-    stored_bytes: int
-    ceiling_bytes: int
-    horizon_us: int
-
-
-class Store(Protocol):
-    """A log with a measure of its room."""
-
-    @property
-    def room(self) -> Enum:
-        """What there is room for; names as in `observe_state.ROOMS`."""
-
-    def first_offset(self) -> int:
-        """See LogReader."""
-
-    def end_offset(self) -> int:
-        """See LogReader."""
-
-
 class Parts(Protocol):
     """The parts of a process that figures are read from."""
 
     folding: Folding
-    service: RouterService
+    service: RouterService | None
+    access: LogAccess
     pick_log: ReplicaLog
 
     @property
@@ -57,15 +36,11 @@ class Parts(Protocol):
         """The log's writer, None before the claim stands."""
 
     @property
-    def store(self) -> Store:
-        """The log."""
-
-    @property
     def checkpoints(self) -> CheckpointStore:
         """Where checkpoints are kept."""
 
-    def store_figures(self) -> StoreFigures:
-        """Looks at every segment."""
+    def store_figures(self) -> StoreFigures | None:
+        """Looks at every segment; None where others keep them."""
 
 
 class ProcessState:
@@ -74,7 +49,7 @@ class ProcessState:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._read_at = float("-inf")
-        self._stored = StoreFigures(0, 0, 0)
+        self._stored: StoreFigures | None = None
         self._checkpoint_time: int | None = None
 
     @property
@@ -98,17 +73,21 @@ class ProcessState:
     def backends(self) -> Sequence[BackendState]:
         """See StateSource."""
         now_us = int(asyncio.get_running_loop().time() * SECOND_US)
-        return backend_states(self._parts.service.frontage.table.replicas.values(), now_us)
+        service = self._parts.service
+        return () if service is None else backend_states(service.frontage.table.replicas.values(), now_us)
 
     def log_figures(self) -> LogFigures:
         """See StateSource."""
         self._refresh()
-        store, writer = self._parts.store, self._parts.writer
+        access, writer = self._parts.access, self._parts.writer
+        stored = self._stored
         return LogFigures(
-            store.first_offset(),
-            store.end_offset(),
-            *self._stored,
-            store.room.name.lower(),
+            access.reader.first_offset(),
+            access.reader.end_offset(),
+            stored.stored_bytes if stored is not None else None,
+            stored.ceiling_bytes if stored is not None else None,
+            stored.horizon_us if stored is not None else None,
+            access.room.name.lower() if access.room is not None else None,
             writer.pending_bytes if writer is not None else None,
             writer.lost_picks if writer is not None else None,
             _shed(writer),
@@ -122,7 +101,8 @@ class ProcessState:
 
     def match_states(self) -> Sequence[MatchState]:
         """See StateSource."""
-        prompts = self._parts.service.prompts
+        service = self._parts.service
+        prompts = service.prompts if service is not None else None
         return prompts.match_states() if prompts is not None else ()
 
     def _refresh(self) -> None:

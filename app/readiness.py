@@ -16,14 +16,17 @@ from router.ingress.models import servable_models
 from router.service import RouterService
 
 
-def ready_document(tail: Tail, service: RouterService, now_us: int) -> dict[str, Any]:
-    """`{"ready", "missing", "degraded"}`. now_us: monotonic time as the tail is given it."""
+def ready_document(tail: Tail, service: RouterService | None, now_us: int) -> dict[str, Any]:
+    """`{"ready", "missing", "degraded"}`. now_us: monotonic time as the tail is given it.
+
+    service: None in a process that picks for nobody; it needs no route.
+    """
     loop_us = int(asyncio.get_running_loop().time() * SECOND_US)  # what breakers reckon by
     judged = tail.readiness(now_us)
     missing = list(judged.missing)
-    held = service.log.settings()
-    if held.version == 0:
+    held = service.log.settings() if service is not None else tail.fold.settings_now
+    if held is None or held.version == 0:
         missing.append("settings")
-    elif not servable_models(service, service.frontage, held, ANYBODY, loop_us):
+    elif service is not None and not servable_models(service, service.frontage, held, ANYBODY, loop_us):
         missing.append("route")
     return {"ready": not missing, "missing": missing, "degraded": list(judged.degraded)}

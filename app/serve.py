@@ -12,6 +12,7 @@ from app.collector import serving_collector
 from app.config_load import LoadedConfig
 from app.follower import Follower, end_with_parent
 from app.follower_jobs import ask_again
+from app.log_access import OwnedLog
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
 from app.processes import on_stop_signals, run_to_end
@@ -30,7 +31,7 @@ def serve(loaded: LoadedConfig, data: Path) -> int:
 
 
 async def _serve(loaded: LoadedConfig, data: Path) -> int:
-    process = MainProcess(loaded, data)
+    process = MainProcess(loaded, OwnedLog(data, loaded.config))
     on_stop_signals(process.stop)
     return await process.run()
 

@@ -44,7 +44,7 @@ class StagingAdmin:
             found = Finding(("--listen",), "other machines could read it", "name a loopback address")
             raise ConfigError([found])
         store = CheckpointFolder(checkpoint_folder(data))
-        self._lookups = Lookups(data, store, SegmentReader.open)
+        self._lookups = Lookups(data, store, lambda: SegmentReader.open(data))
         self._fold = fold
         self._runner: web.AppRunner | None = None
 

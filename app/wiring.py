@@ -1,9 +1,15 @@
-"""The main process of `picklog serve`: the log's owner, ingest and one router, wired together.
+"""A process that folds the log, put together: it picks, or may own the log, or both.
 
-The only module that names the concrete classes of every part. Order of a start:
+The only module that names the concrete classes of every part. Three commands run it:
 
-    lock and recover the log -> fold from a checkpoint -> open the door -> claim the log
-    -> fold up to the own claim -> adopt the settings -> discovery and subscriptions -> ready
+    serve    owns the embedded log and picks      `log_access.OwnedLog`
+    ingest   owns the log, or waits for its turn  `OwnedLog`, or `kafka_access.KafkaAccess`
+    router   picks, through another's log         `log_access.SharedLog`, or `KafkaAccess`
+
+Order of a start:
+
+    reach the log -> fold from a checkpoint -> open the door -> claim the log, or just write
+    -> the owner folds up to its own claim, adopts the settings, begins discovery -> ready
 
 The HTTP door opens before the tail of a long log is folded, so that `/health` answers
 meanwhile; `/ready` says what is missing.
@@ -14,58 +20,38 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine
-from pathlib import Path
-from time import time_ns
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 import structlog
 
 from app.answering import application_of
-from app.checkpoint_store import CheckpointFolder
 from app.collector import FREEZE_EVERY_S, freeze_again, freeze_collected
-from app.config_addresses import read_bind
 from app.config_load import LoadedConfig, installed_extras
 from app.config_model import Config
+from app.doors import DoorPlan, Doors
 from app.folding import Folding
 from app.follower_figures import FollowerMetrics
-from app.ingest_side import IngestSide
-from app.log_places import checkpoint_folder
+from app.log_access import LogAccess, OwnedLog, StoreFigures
 from app.log_tail import monotonic_us
 from app.lookups import Lookups
 from app.observe import Observer
 from app.own_records import OwnRecords
-from app.owner import Owner
-from app.part_settings import (
-    bytes_of,
-    discovery_settings,
-    prompt_settings,
-    raw_settings,
-    router_settings,
-    segment_settings,
-    subscription_settings,
-    writer_settings,
-)
+from app.owner_side import OwnerSide
+from app.part_settings import prompt_settings, raw_settings, router_settings, writer_settings
 from app.pick_log import ReplicaLog
-from app.process_state import ProcessState, StoreFigures
+from app.process_state import ProcessState
 from app.processes import Child
 from app.prompt_side import prompt_maker
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import RawFrames
-from ingest.log.segment_files import Disk
-from ingest.log.segment_log import SegmentLog
-from ingest.log.segment_upkeep import (
-    HORIZON_WARN_US,
-    keep_up,
-    log_horizon_seconds,
-    retention_bytes,
-    stored_bytes,
-)
 from projections.bounds import SECOND_US
-from projections.events.control import ConfigAdopted, ConfigProposed, RecordCondemned
-from projections.events.discovery import KeysDropped, PassSettled
-from projections.events.ports import LogError
+from projections.events.control import ConfigAdopted, ConfigProposed
+from projections.events.discovery import PassSettled
+from projections.events.ports import CheckpointStore, LogError, LogStore
+from projections.fold import Fold
 from projections.notices import Notice
 from router.ingress.http_server import Door
 from router.picker.pick import pick
@@ -74,78 +60,92 @@ from router.service import RouterService
 log = structlog.get_logger("picklog")
 
 TICK_S = 0.25
-CHECKPOINT_WAIT_S = 3.0
-FAILED_GRACE_S = 5.0
 WATCHED = frozenset((ConfigAdopted, ConfigProposed, PassSettled))
 REPLICA_BYTES = 16
 
 
+class Duties(NamedTuple):
+    """What a process is for. owns: the log, as soon as nobody else does. picks: for clients."""
+
+    name: str
+    owns: bool
+    picks: bool
+
+
+class Role(Enum):
+    """See the module's text."""
+
+    SERVE = Duties("serve", owns=True, picks=True)
+    INGEST = Duties("ingest", owns=True, picks=False)
+    ROUTER = Duties("router", owns=False, picks=True)
+
+
 class MainProcess:
-    """One `picklog serve`. Build it inside the loop, then `run`.
+    """One process of a role. Build it inside the loop, then `run`. It closes `access` at its end."""
 
-    Raises LogError and OSError where the data directory cannot be owned or read.
-    """
-
-    def __init__(self, loaded: LoadedConfig, data: Path, disk: Disk | None = None) -> None:
-        config = loaded.config
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        access: LogAccess,
+        role: Role = Role.SERVE,
+        doors: DoorPlan | None = None,
+    ) -> None:
+        config, data = loaded.config, access.data
+        self.role = role
         self.data = data
+        self.access = access
         self.replica = os.urandom(REPLICA_BYTES)
-        self.store = SegmentLog.open_owner(data, segment_settings(config), disk)
-        file_system = self.store.disk.total_bytes(data)
-        self.checkpoints = CheckpointFolder(
-            checkpoint_folder(data),
-            keep=config.checkpoints.keep,
-            bytes_max=bytes_of(config.checkpoints.bytes, file_system),
-        )
         self.observer = Observer()
-        self.own = OwnRecords(self.replica, self.observer)
-        self.folding = Folding(self.store, self.checkpoints, self.replica, WATCHED, self)
-        tail = self.folding.tail
-        self.pick_log = ReplicaLog(self.replica, tail, self.own.of_replica)
-        self.service = RouterService(
-            self.pick_log,
-            pick,
-            router_settings(config, prompt_settings(config, data, installed_extras())),
-            self.observer,
-            prompts=prompt_maker(self.observer),
-        )
-        self.owner = Owner(
-            tail,
-            self.own.of_owner,
-            checkpoint_every_us=config.checkpoints.every.us,
-            now_us=monotonic_us(),
-        )
+        self.own = OwnRecords(self.replica, self.observer, role.value.name)
+        self.folding = Folding(access.reader, access.checkpoints, self.replica, WATCHED, self)
+        self.pick_log = ReplicaLog(self.replica, self.folding.tail, self.own.of_replica)
+        self.service: RouterService | None = None
+        if role.value.picks:
+            self.service = RouterService(
+                self.pick_log,
+                pick,
+                router_settings(config, prompt_settings(config, data, installed_extras())),
+                self.observer,
+                prompts=prompt_maker(self.observer),
+            )
         self.reloading = Reloading(loaded, self)
-        self.ingest: IngestSide | None = None
-        self.raw = None
-        if config.log.raw.enabled:
-            self.raw = RawFrames(data, self.store.log_id, raw_settings(config, file_system))
-        arguments = ["follower", "--data", str(data)]
-        if loaded.path is not None:
-            arguments += ["-c", str(loaded.path)]
-        self.follower = Child("follower", arguments, FollowerMetrics(self.observer.registry).take)
+        self.owning: OwnerSide | None = None
+        self.follower: Child | None = None
+        if role.value.owns:
+            self.owning = OwnerSide(self, self.folding.tail, self._raw_frames(config))
+        if isinstance(access, OwnedLog):
+            arguments = ["follower", "--data", str(data)]
+            if loaded.path is not None:
+                arguments += ["-c", str(loaded.path)]
+            self.follower = Child("follower", arguments, FollowerMetrics(self.observer.registry).take)
         self.observer.source = ProcessState(self)
         self.failure: str | None = None
-        self.ports: list[int] = []
+        lookups = Lookups(data, access.checkpoints, access.open_reader)
+        self._doors = Doors(Door(application_of(self, lookups), self.service), doors or DoorPlan())
         self._stopping = asyncio.Event()
-        self._closing: asyncio.Task[None] | None = None
         self._is_impatient = False
-        self._is_owner = False
+        self._has_started = False
+
+    def _raw_frames(self, config: Config) -> RawFrames | None:
+        access = self.access
+        if not config.log.raw.enabled or not isinstance(access, OwnedLog):
+            return None
+        return RawFrames(self.data, access.log.log_id, raw_settings(config, access.file_system_bytes))
 
     # -- life ----------------------------------------------------------------------------
 
     async def run(self) -> int:
         """Serve until stopped; the exit status. Raises OSError where an address is taken."""
-        lookups = Lookups(self.data, self.checkpoints, SegmentLog.open_reader)
-        door = Door(application_of(self, lookups), self.service)
         tasks: list[asyncio.Task[Any]] = []
         try:
-            await self._listen(door)
-            await self.service.start()
+            await self._doors.open(self.config.server.bind_address)
+            if self.service is not None:
+                await self.service.start()
             self._begin(tasks, self.folding.run(), "the fold")
-            await self._claim()
+            await self._open_writer()
             if self.writer is not None:
-                self.follower.start()
+                if self.follower is not None:
+                    self.follower.start()
                 self._begin(tasks, self._tick(), "the ticks")
                 self._begin(tasks, self.reloading.watch(), "the watch of the configuration")
             await self._stopping.wait()
@@ -155,42 +155,24 @@ class MainProcess:
             self.failure = str(problem)
             raise
         finally:
-            await self._stop(door, tasks)
+            await self._stop(tasks)
         return 0 if self.failure is None else 3
 
     def stop(self) -> None:
         """Ask to end; a second time ends without waiting for requests in flight."""
         if self._stopping.is_set():
             self._is_impatient = True
-            if self._closing is not None:
-                self._closing.cancel()
+            self._doors.hurry()
         self._stopping.set()
 
-    async def _listen(self, door: Door) -> None:
-        for text in self.config.server.bind_address:
-            bind = read_bind(text)
-            try:
-                if bind.unix_path is not None:
-                    await door.listen_unix(bind.unix_path)
-                    log.info("listening", address=text)
-                else:
-                    self.ports.append(await door.listen_tcp(bind.host, bind.port))
-                    log.info("listening", address=f"{bind.host}:{self.ports[-1]}")
-            except OSError as problem:
-                number = problem.errno or 0
-                why = os.strerror(number) if number > 0 else problem.strerror
-                raise OSError(number, f"{why}: change server.bind_address", text) from problem
-
-    async def _claim(self) -> None:
-        """Become the log's writer, or be told to stop first."""
-        horizon_s = log_horizon_seconds(self.store)
-        if horizon_s < HORIZON_WARN_US / SECOND_US:
-            log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
+    async def _open_writer(self) -> None:
+        """Become a writer of the log, the owner where that is the role, or be told to stop first."""
         opening = asyncio.create_task(
             LogWriter.open(
-                self.store,
+                self.access.store,
                 writer_settings(self.config),
-                upkeep=self._upkeep,
+                is_owner=self.owning is not None,
+                upkeep=self.access.upkeep if self.owning is not None else None,
                 on_still=self.observer.stood_still,
             )
         )
@@ -203,14 +185,9 @@ class MainProcess:
             return
         writer = self.own.writer = opening.result()
         writer.failure.add_done_callback(lambda done: self._fail(str(done.result())))
-        self.ingest = IngestSide(
-            writer,
-            self.observer,
-            discovery_settings(self.config, self.reloading.inactive),
-            subscription_settings(self.config),
-            self.raw,
-        )
-        self.folding.condemn_again()
+        if self.owning is not None:
+            self.owning.claimed(writer)
+            self.folding.condemn_again()
 
     def _begin(self, tasks: list[asyncio.Task[Any]], running: Coroutine[Any, Any, Any], what: str) -> None:
         task = asyncio.create_task(running, name=what)
@@ -233,53 +210,26 @@ class MainProcess:
             log.error("the process ends", cause=what)
         self._stopping.set()
 
-    async def _stop(self, door: Door, tasks: list[asyncio.Task[Any]]) -> None:
+    async def _stop(self, tasks: list[asyncio.Task[Any]]) -> None:
         log.info("stopping", cause=self.failure or "asked to")
-        await self._close(door)
-        await self.service.close()
-        if self.ingest is not None:
-            await self.ingest.stop()
-        if self.writer is not None and not self.writer.failure.done():
-            await self._last_checkpoint()
+        await self._doors.close(failed=self.failure is not None, is_impatient=lambda: self._is_impatient)
+        if self.service is not None:
+            await self.service.close()
+        if self.owning is not None:
+            await self.owning.stop()
+            if self.writer is not None and not self.writer.failure.done():
+                await self.owning.last_checkpoint(self.writer, lambda: self._is_impatient)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.follower.stop()
+        if self.follower is not None:
+            await self.follower.stop()
         if self.writer is not None:
             await self.writer.close()
-        if self.raw is not None:
-            self.raw.close()
-        self.store.close()
+        if self.owning is not None:
+            self.owning.close()
+        await asyncio.to_thread(self.access.close)
         log.info("stopped")
-
-    async def _close(self, door: Door) -> None:
-        """Let requests in flight end; for a short while where others wait for a new process."""
-        self._closing = asyncio.create_task(door.close())
-        if self._is_impatient:
-            self._closing.cancel()
-        await asyncio.wait({self._closing}, timeout=FAILED_GRACE_S if self.failure else None)
-        if not self._closing.done() or self._closing.cancelled():
-            self._closing.cancel()
-            await asyncio.gather(self._closing, return_exceptions=True)
-            await door.abort()
-
-    async def _last_checkpoint(self) -> None:
-        """Let the follower write the state of this end, so that the next start is quick."""
-        assert self.writer is not None
-        if not self._is_owner or self._is_impatient:
-            return
-        wanted = self.store.end_offset()
-        self.owner.checkpoint_now("shutdown")
-        try:
-            await self.writer.flush()
-        except LogError:
-            return
-        deadline = asyncio.get_running_loop().time() + CHECKPOINT_WAIT_S
-        while asyncio.get_running_loop().time() < deadline and self.follower.pid is not None:
-            newest = self.checkpoints.list()[-1:]
-            if (newest and newest[0].offset >= wanted) or self._is_impatient:
-                return
-            await asyncio.sleep(0.05)
 
     # -- what the fold tells (folding.Listener) ------------------------------------------
 
@@ -298,32 +248,30 @@ class MainProcess:
         fold = self.folding.tail.fold
         self.observer.folded(fold.mark.offset)
         self.pick_log.forget_folded()
-        self.service.follow_fleet(fold.state.registry.fleet)
-        if self.writer is None or self.ingest is None:
+        if self.service is not None:
+            self.service.follow_fleet(fold.state.registry.fleet)
+        writer = self.writer
+        if writer is None:
             return
-        if self._is_owner:
-            self.ingest.follow(fold)
-        elif fold.state.intake.owner == (self.writer.writer, self.writer.epoch):
-            self._become_owner(self.ingest)
+        if self.owning is not None:
+            self.owning.folded(fold, writer, self.folding.start, self._say_started)
+        elif not self._has_started and self.folding.tail.readiness(monotonic_us()).ready:
+            self._say_started()
+        if self.owning is None:
+            self.reloading.follow(fold.settings_now)
 
     def seen(self, seen: Seen) -> None:
         """See Listener."""
         fact = seen.fact
-        if isinstance(fact, ConfigAdopted):
+        if isinstance(fact, ConfigAdopted) and self.is_owner:
             self.reloading.on_adopted(fact)
-        elif not self._is_owner or self.ingest is None:
-            return
-        elif isinstance(fact, ConfigProposed):
-            self.reloading.on_proposed(fact)
-        elif isinstance(fact, PassSettled):
-            fold = self.folding.newest.fold
-            held = fold.state.registry.passes.get(fact.namespaces[0]) if fact.namespaces else None
-            if held is not None and not held.settled:
-                self.ingest.repeat_pass(fold)
+        elif self.owning is not None:
+            self.owning.seen(seen)
 
     def condemn(self, offset: int, detail: str) -> None:
         """See Listener."""
-        self.own.of_owner(RecordCondemned(offset, detail[:1000]))
+        if self.owning is not None:
+            self.owning.condemn(offset, detail)
 
     def fold_given_up(self, reason: str) -> None:
         """See Listener."""
@@ -331,18 +279,16 @@ class MainProcess:
 
     def fold_replaced(self, tail: Tail) -> None:
         """See Listener."""
-        self.owner.tail = tail
+        if self.owning is not None:
+            self.owning.owner.tail = tail
         self.pick_log.go_on_with(tail)
 
-    def _become_owner(self, ingest: IngestSide) -> None:
-        """The own claim has been folded: from here on this process may speak for the fleet."""
-        self._is_owner = True
-        self.own.started(self.pick_log.log_time()[0])
-        if self.folding.start.incomplete:
-            self.own.of_owner(KeysDropped((), "all"))
-        self.reloading.adopt_first()
-        ingest.start(self.folding.tail.fold)
-        freeze_collected()
+    def _say_started(self) -> None:
+        """Who this process is, before all else that it says as a replica."""
+        if not self._has_started:
+            self._has_started = True
+            self.own.started(self.pick_log.log_time()[0])
+            freeze_collected()
 
     def append_proposal(self, fact: ConfigProposed) -> None:
         """See reloading.Parts."""
@@ -357,16 +303,9 @@ class MainProcess:
                 freeze_due_us += int(FREEZE_EVERY_S * SECOND_US)
                 freeze_again()
             self.folding.tick()
-            if self._is_owner:
-                self.owner.on_tick(monotonic_us(), time_ns() // 1000)
+            if self.owning is not None:
+                self.owning.tick()
             await asyncio.sleep(TICK_S)
-
-    def _upkeep(self) -> None:
-        """In a thread: compress, and let retention go no further than kept checkpoints allow."""
-        kept = self.config.checkpoints.keep
-        newest = self.checkpoints.list()[-kept:]
-        self.store.retention_floor = newest[0].offset if len(newest) == kept else 0
-        keep_up(self.store)
 
     # -- answering -----------------------------------------------------------------------
 
@@ -377,11 +316,34 @@ class MainProcess:
 
     @property
     def writer(self) -> LogWriter | None:
-        """The log's writer, None before the claim stands."""
+        """The log's writer, None before there is one."""
         return self.own.writer
 
-    def store_figures(self) -> StoreFigures:
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process speaks for the fleet."""
+        return self.owning is not None and self.owning.is_owner
+
+    @property
+    def ports(self) -> list[int]:
+        """TCP ports that the process listens on."""
+        return self._doors.ports
+
+    @property
+    def store(self) -> LogStore:
+        """What the writer writes to."""
+        return self.access.store
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Where checkpoints are kept."""
+        return self.access.checkpoints
+
+    @property
+    def newest_fold(self) -> Fold:
+        """See owner_side.Parts."""
+        return self.folding.newest.fold
+
+    def store_figures(self) -> StoreFigures | None:
         """See process_state.Parts."""
-        horizon_us = int(log_horizon_seconds(self.store) * SECOND_US)
-        stored = stored_bytes(self.store) + self.store.open_bytes
-        return StoreFigures(stored, retention_bytes(self.store), horizon_us)
+        return self.access.figures()

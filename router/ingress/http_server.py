@@ -43,19 +43,21 @@ _log = structlog.get_logger("router.ingress")
 
 
 def build_application(
-    service: RouterService, handlers: Mapping[str, Handler], admin: web.Application | None = None
+    service: RouterService | None, handlers: Mapping[str, Handler], admin: web.Application | None = None
 ) -> web.Application:
-    """The routes. handlers: GET handlers of the composition root by path, e.g. /ready.
+    """The routes; those of clients where there is a service.
 
+    handlers: GET handlers of the composition root by path, e.g. /ready.
     admin: an application for everything below /admin.
     """
     routes: dict[str, tuple[tuple[str, ...], Handler]] = {
-        Route.CHAT.value: (("POST",), ChatRoute(service, Route.CHAT)),
-        Route.COMPLETIONS.value: (("POST",), ChatRoute(service, Route.COMPLETIONS)),
-        Route.MODELS.value: (("GET", "HEAD"), _models(service)),
         Route.HEALTH.value: (("GET", "HEAD"), _health),
         **{path: (("GET", "HEAD"), handler) for path, handler in handlers.items()},
     }
+    if service is not None:
+        routes[Route.CHAT.value] = ("POST",), ChatRoute(service, Route.CHAT)
+        routes[Route.COMPLETIONS.value] = ("POST",), ChatRoute(service, Route.COMPLETIONS)
+        routes[Route.MODELS.value] = ("GET", "HEAD"), _models(service)
     application = web.Application()
     for path, (methods, handler) in routes.items():
         application.router.add_route("*", path, _guarded(methods, handler), expect_handler=_expect_later)

@@ -19,6 +19,7 @@ import yaml
 from aiohttp import ClientSession
 
 from app.config_load import load_config
+from app.log_access import OwnedLog
 from app.wiring import MainProcess
 from ingest.log.segment_files import Disk
 from ingest.log.segment_log import SegmentLog
@@ -134,7 +135,8 @@ class Site:
 
     def process(self, disk: Disk | None = None) -> MainProcess:
         """A main process that is not run yet."""
-        process = MainProcess(load_config(self.file, environment={}), self.data, disk)
+        loaded = load_config(self.file, environment={})
+        process = MainProcess(loaded, OwnedLog(self.data, loaded.config, disk))
         process.follower = NoFollower()  # type: ignore[assignment]
         return process
 

@@ -22,7 +22,7 @@ def lookups(tmp_path: Path) -> Lookups:
     for path in (GOLDEN / "log").iterdir():
         (tmp_path / "log" / path.name).write_bytes(path.read_bytes())
     store = CheckpointFolder(checkpoint_folder(tmp_path))
-    return Lookups(tmp_path, store, SegmentLog.open_reader)
+    return Lookups(tmp_path, store, lambda: SegmentLog.open_reader(tmp_path))
 
 
 @pytest.mark.req("EVS-07")

@@ -28,7 +28,7 @@ def facts(log: MemoryLog, kind: type) -> list[Any]:
 
 
 async def test_before_the_claim_nothing_is_written_and_a_pick_is_told_lost() -> None:
-    own = OwnRecords(ME, Observer())
+    own = OwnRecords(ME, Observer(), "serve")
     own.of_owner(CheckpointDue("time"))
     own.ping(1, 0, 5)
     done: list[bool] = []
@@ -40,7 +40,7 @@ async def test_before_the_claim_nothing_is_written_and_a_pick_is_told_lost() -> 
 
 async def test_records_carry_their_times_and_receipts_come_back() -> None:
     log = MemoryLog()
-    own = OwnRecords(ME, Observer())
+    own = OwnRecords(ME, Observer(), "serve")
     own.writer = await LogWriter.open(log)
     done: list[bool] = []
     own.of_owner(CheckpointDue("time"))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.process_state import FIGURES_AGE_S, ProcessState, StoreFigures
+from app.log_access import StoreFigures
+from app.process_state import FIGURES_AGE_S, ProcessState
 from tests.app.main_site import Site, site_in
 
 
@@ -41,7 +42,7 @@ async def test_before_the_claim_there_are_no_figures_of_a_writer(site: Site) -> 
     figures = ProcessState(process).log_figures()
     assert (figures.pending_bytes, figures.pending_picks, figures.shed) == (None, None, ())
     assert figures.end_offset == 0
-    process.store.close()
+    process.access.close()
 
 
 @pytest.mark.looptime
@@ -59,4 +60,4 @@ async def test_segments_and_checkpoints_are_looked_at_now_and_then(tmp_path: Pat
     assert state.checkpoint_time() is None
     await asyncio.sleep(FIGURES_AGE_S)
     assert state.log_figures().stored_bytes == 2
-    process.store.close()
+    process.access.close()

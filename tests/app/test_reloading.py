@@ -133,6 +133,7 @@ async def test_a_changed_secret_is_in_force_without_a_new_version(site: Site) ->
         await until(lambda: run.process.reloading.version == 1, "adopted")
         assert (await run.chat())[0] == 401
         assert await changed(site, run, lambda config: keys(config, "second-secret")) == 1
+        assert run.process.service is not None
         (key,) = run.process.service.frontage.settings.keys
         assert key.key == "second-secret"
     assert len(site.facts(ConfigAdopted)) == 1
@@ -165,6 +166,7 @@ async def test_put_settings_are_proposed_in_the_log_and_answered_when_adopted(si
         shown["dynamo"]["load"]["max_staleness"] = "2s"
         status, told = await run.put_config(shown)
         assert (status, told["version"]) == (200, 2)
+        assert run.process.service is not None
         assert run.process.service.log.settings().pick.max_staleness_us == 2_000_000
         again = await run.put_config(shown)
         assert (again[0], again[1]["version"]) == (200, 2), "the same once more is no new version"
@@ -179,7 +181,7 @@ async def test_two_changes_in_one_moment_are_two_versions_and_the_later_holds(si
         for staleness in ("900ms", "800ms", "900ms"):
             site.config["dynamo"]["load"]["max_staleness"] = staleness
             site.write(site.config)
-            reloading._adopt("file", load_config(site.file, environment={}).config)
+            reloading._put_forward(load_config(site.file, environment={}).config)
         await until(lambda: reloading.version == 4, "all three are in force, one after another")
         assert reloading.loaded.config.dynamo.load.max_staleness.us == 900_000
     adopted = [(one.version, one.pick.max_staleness_us) for one in site.facts(ConfigAdopted)]
@@ -196,6 +198,8 @@ class Parts:
         self.pick_log: Any = self
         self.held_back: list[str] = []
         self.owner: Any = self
+        self.owning: Any = self
+        self.is_owner = False
         self.service: Any = None
         self.observer: Any = None
         self.ingest: Any = None
@@ -236,9 +240,10 @@ async def test_who_proposes_is_told_which_replica_holds_the_settings_back(tmp_pa
         )
 
 
-async def test_a_proposal_that_is_not_known_here_is_passed_by(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", ["", "[]", '{"backends": 5}'])
+async def test_a_proposal_that_is_no_configuration_is_passed_by(tmp_path: Path, settings: str) -> None:
     reloading = Reloading(loaded(tmp_path), Parts())
-    reloading.on_proposed(ConfigProposed(b"x" * 16, b"d" * 16, "{}", Parts().settings().pick))
+    reloading.on_proposed(ConfigProposed(b"x" * 16, b"d" * 16, settings, Parts().settings().pick))
     assert reloading.version == 0
 
 

@@ -61,7 +61,8 @@ async def test_serve_stops_at_sigterm_with_a_checkpoint_that_only_it_may_read(si
 
 async def test_a_follower_alone_writes_what_is_due_and_stops_at_sigterm(site: Site) -> None:
     async with site.running() as run:
-        run.process.owner.checkpoint_now("asked")
+        assert run.process.owning is not None
+        run.process.owning.owner.checkpoint_now("asked")
         await run.flushed()
         async with child(site, "follower") as process:
             store = CheckpointFolder(checkpoint_folder(site.data))

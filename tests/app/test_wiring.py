@@ -126,7 +126,7 @@ async def test_a_condemned_record_starts_the_fold_anew_while_picks_go_on(site: S
         assert (await run.chat("after"))[0] == 200
         await run.is_ready()
         assert (await run.metrics())['picklog_fold_restarts_total{reason="condemned"}'] == 1
-        assert process.ingest is not None
+        assert process.owning is not None and process.owning.ingest is not None
     picks = {pick.question.request_id: pick.suspect for pick in site.facts(PickMade)}
     assert picks == {"before": False, "after": False}
     assert site.verified().different == 0

@@ -1,0 +1,144 @@
+"""How a process reaches its log: what the fold reads, what the writer writes to, where checkpoints lie.
+
+Three ways, one shape. `OwnedLog` holds the segments of a data directory and its lock, and takes
+the batches of other processes of the machine; `SharedLog` reads the same segments and appends
+through their owner; `kafka_access.KafkaAccess` reads and writes a topic. A process is put
+together from one of them and never asks which.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from app.checkpoint_store import CheckpointFolder
+from app.config_model import Config
+from app.log_places import checkpoint_folder
+from app.part_settings import bytes_of, segment_settings
+from ingest.log.segment_files import Disk
+from ingest.log.segment_log import SegmentLog
+from ingest.log.segment_upkeep import (
+    HORIZON_WARN_US,
+    keep_up,
+    log_horizon_seconds,
+    retention_bytes,
+    stored_bytes,
+)
+from projections.bounds import SECOND_US
+from projections.events.ports import CheckpointStore, LogReader, LogStore
+
+log = structlog.get_logger("picklog")
+
+
+class StoreFigures(NamedTuple):
+    """Bytes of sealed segments, their ceiling, and how long a record is kept, microseconds."""
+
+    stored_bytes: int
+    ceiling_bytes: int
+    horizon_us: int
+
+
+class ClosingReader(LogReader, Protocol):
+    """A reader of its own."""
+
+    def close(self) -> None:
+        """Let its files or connections go."""
+
+
+class LogAccess(Protocol):
+    """See the module's text. Calls are made on the event loop unless they say otherwise."""
+
+    @property
+    def data(self) -> Path:
+        """The data directory: checkpoints, artifacts, and segments where there are any."""
+
+    @property
+    def reader(self) -> LogReader:
+        """What the fold reads."""
+
+    @property
+    def store(self) -> LogStore:
+        """What the writer writes to."""
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Where checkpoints are kept."""
+
+    @property
+    def room(self) -> Enum | None:
+        """What the log has room for, None where others watch that."""
+
+    def open_reader(self) -> ClosingReader:
+        """A new reader for questions about the past. In a thread."""
+
+    def figures(self) -> StoreFigures | None:
+        """Sizes; None where others keep them. Looks at every segment."""
+
+    def upkeep(self) -> None:
+        """Compress, and let retention go no further than kept checkpoints allow. In a thread."""
+
+    def close(self) -> None:
+        """Let the log go."""
+
+
+def checkpoints_in(data: Path, config: Config, file_system_bytes: int) -> CheckpointFolder:
+    """The checkpoints of a data directory, or of the folder that replicas share."""
+    settings = config.checkpoints
+    return CheckpointFolder(
+        checkpoint_folder(data),
+        keep=settings.keep,
+        bytes_max=bytes_of(settings.bytes, file_system_bytes),
+    )
+
+
+class OwnedLog:
+    """The owner's access. Raises LogError and OSError where the data directory cannot be owned or read."""
+
+    def __init__(self, data: Path, config: Config, disk: Disk | None = None) -> None:
+        self.data = data
+        self.log = SegmentLog.open_owner(data, segment_settings(config), disk)
+        self.file_system_bytes = self.log.disk.total_bytes(data)
+        self.checkpoints = checkpoints_in(data, config, self.file_system_bytes)
+        self._keep = config.checkpoints.keep
+        horizon_s = log_horizon_seconds(self.log)
+        if horizon_s < HORIZON_WARN_US / SECOND_US:
+            log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
+
+    @property
+    def reader(self) -> LogReader:
+        """See LogAccess."""
+        return self.log
+
+    @property
+    def store(self) -> LogStore:
+        """See LogAccess."""
+        return self.log
+
+    @property
+    def room(self) -> Enum | None:
+        """See LogAccess."""
+        return self.log.room
+
+    def open_reader(self) -> ClosingReader:
+        """See LogAccess."""
+        return SegmentLog.open_reader(self.data)
+
+    def figures(self) -> StoreFigures | None:
+        """See LogAccess."""
+        horizon_us = int(log_horizon_seconds(self.log) * SECOND_US)
+        return StoreFigures(
+            stored_bytes(self.log) + self.log.open_bytes, retention_bytes(self.log), horizon_us
+        )
+
+    def upkeep(self) -> None:
+        """See LogAccess."""
+        newest = self.checkpoints.list()[-self._keep :]
+        self.log.retention_floor = newest[0].offset if len(newest) == self._keep else 0
+        keep_up(self.log)
+
+    def close(self) -> None:
+        """See LogAccess."""
+        self.log.close()
