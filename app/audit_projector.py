@@ -46,6 +46,7 @@ PASSED_BY = frozenset(
         Kind.KV_BATCH_RECEIVED,
         Kind.FRAME_REFUSED,
         Kind.SUBSCRIPTION_CHANGED,
+        Kind.SUBSCRIPTION_CONTINUED,
     )
 )
 _DISCOVERY = frozenset((int(Kind.KEY_PUT), int(Kind.KEY_DELETED), int(Kind.KEYS_DROPPED)))

@@ -105,6 +105,7 @@ class Fold:
             int(Kind.KV_BATCH_RECEIVED): self._kv_batch,
             int(Kind.FRAME_REFUSED): self._frame_refused,
             int(Kind.SUBSCRIPTION_CHANGED): self._subscription,
+            int(Kind.SUBSCRIPTION_CONTINUED): self._subscription,
             int(Kind.PICK_MADE): self._pick,
             int(Kind.DISPATCH_ENDED): self._end,
             int(Kind.PICKS_LOST): self._lost,
@@ -297,7 +298,7 @@ class Fold:
             notices.append(KvNotice(kv_result, fact.namespace, fact.publisher_id, fact.frames))
 
     def _subscription(self, record: Record, notices: list[Notice]) -> None:
-        fact: signals.SubscriptionChanged = record.fact  # type: ignore[assignment]
+        fact: signals.SubscriptionChanged | signals.SubscriptionContinued = record.fact  # type: ignore[assignment]
         self.state.load.apply_subscription(record)
         if fact.family == signals.Family.KV and self._kv.is_on:
             self._kv.apply_subscription(fact, record.time, notices)

@@ -29,11 +29,12 @@ from projections.bounds import (
 from projections.events.codec import encode_value
 from projections.events.control import ClockTicked, ConfigAdopted, LaneOpened, ReplicaGone, ReplicaStarted
 from projections.events.held import OwnerHeld, PublisherHeld, ReplicaHeld, SettingsHeld
-from projections.events.signals import SubscriptionChanged, SubscriptionState
+from projections.events.signals import SubscriptionChanged, SubscriptionContinued, SubscriptionState
 from projections.identity import U64_MAX
 from projections.notices import Notice, StatusNotice
 
 SUBSCRIPTIONS_HELD_MAX = 2 * KEYS_PER_KEYSPACE_MAX  # one a publisher and family
+CONTINUED = "continued"  # reason of a connection that another owner has taken over
 SubscriptionKey = tuple[int, str, int]  # family, namespace, publisher id
 
 
@@ -117,26 +118,18 @@ class Status:
             )
         notices.append(StatusNotice("lane opened", f"epoch {fact.epoch} by {writer.hex()}, {fact.cause}"))
 
-    def apply_subscription(self, fact: SubscriptionChanged, stamp: int) -> bool:
-        """A subscription changed state; whether there was room to hold it. Ended ones go."""
-        key = (fact.family, fact.namespace, fact.publisher_id)
+    def apply_subscription(self, fact: SubscriptionChanged | SubscriptionContinued, stamp: int) -> bool:
+        """A subscription changed state or owner; whether there was room to hold it. Ended ones go."""
+        if isinstance(fact, SubscriptionContinued):
+            connected = int(SubscriptionState.CONNECTED)
+            fact = SubscriptionChanged(*fact[:4], connected, *fact[4:], CONTINUED)
         if fact.state == SubscriptionState.ENDED:
-            self.subscriptions.pop(key, None)
+            self.subscriptions.pop((fact.family, fact.namespace, fact.publisher_id), None)
             return True
+        key = (fact.family, fact.namespace, fact.publisher_id)
         if key not in self.subscriptions and len(self.subscriptions) >= SUBSCRIPTIONS_HELD_MAX:
             return False
-        self.subscriptions[key] = PublisherHeld(
-            fact.family,
-            fact.namespace,
-            fact.publisher_id,
-            fact.component,
-            fact.state,
-            fact.connection,
-            fact.transport,
-            fact.reason,
-            None,
-            stamp,
-        )
+        self.subscriptions[key] = PublisherHeld(*fact, None, stamp)
         return True
 
     def apply_adopted(self, offset: int, fact: ConfigAdopted, stamp: int, notices: list[Notice]) -> bool:

@@ -15,7 +15,7 @@ from projections.events.control import ConfigAdopted, LaneOpened, ReplicaGone, R
 from projections.events.held import SettingsHeld
 from projections.events.picks import DispatchEnded, EndStatus, PickMade, PicksLost
 from projections.events.ports import CheckpointStore, LogReader
-from projections.events.signals import Family, SubscriptionChanged, SubscriptionState
+from projections.events.signals import Family, SubscriptionChanged, SubscriptionContinued, SubscriptionState
 from projections.identity import RankKey, WorkerKey
 from projections.notices import ClearCause, FleetPublished, Notice, RankCleared
 from projections.registry.fleet import Role, Worker
@@ -155,6 +155,7 @@ class _Diary:
             ReplicaStarted: self._started,
             ReplicaGone: self._gone,
             SubscriptionChanged: self._subscription,
+            SubscriptionContinued: self._continued,
             PickMade: self._pick,
             PicksLost: self._lost,
             DispatchEnded: self._end,
@@ -245,6 +246,16 @@ class _Diary:
             f"{fact.namespace}/{fact.publisher_id}",
             f"{family} subscription: {state}{why}",
             f"{family} subscriptions: {state}{why}",
+        )
+
+    def _continued(self, offset: int, fact: SubscriptionContinued) -> None:
+        family = _FAMILIES.get(fact.family, "unknown")
+        self._say(
+            offset,
+            "subscription",
+            f"{fact.namespace}/{fact.publisher_id}",
+            f"{family} subscription: taken over without a gap",
+            f"{family} subscriptions: taken over without a gap",
         )
 
     def _pick(self, offset: int, fact: PickMade) -> None:

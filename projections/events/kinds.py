@@ -27,6 +27,7 @@ class Kind(IntEnum):
     KV_BATCH_RECEIVED = 11
     FRAME_REFUSED = 12
     SUBSCRIPTION_CHANGED = 13
+    SUBSCRIPTION_CONTINUED = 14
     PICK_MADE = 20
     DISPATCH_ENDED = 21
     PICKS_LOST = 22
@@ -88,6 +89,7 @@ FACT_KINDS: dict[int, KindRow] = {
     Kind.KV_BATCH_RECEIVED: KindRow(signals.KvBatchReceived, Speaker.OWNER),
     Kind.FRAME_REFUSED: KindRow(signals.FrameRefused, Speaker.OWNER),
     Kind.SUBSCRIPTION_CHANGED: KindRow(signals.SubscriptionChanged, Speaker.OWNER),
+    Kind.SUBSCRIPTION_CONTINUED: KindRow(signals.SubscriptionContinued, Speaker.OWNER),
     Kind.PICK_MADE: KindRow(picks.PickMade, Speaker.ANYBODY),
     Kind.DISPATCH_ENDED: KindRow(picks.DispatchEnded, Speaker.ANYBODY),
     Kind.PICKS_LOST: KindRow(picks.PicksLost, Speaker.ANYBODY),

@@ -153,3 +153,18 @@ class SubscriptionChanged(NamedTuple):
     connection: int
     transport: int
     reason: str
+
+
+class SubscriptionContinued(NamedTuple):
+    """Another owner has listened to the publisher all along: samples and blocks held of it stay.
+
+    Its sequences go on under the number `connection`; nothing up to the last one that the log
+    knows was missed. Source: decision 45.
+    """
+
+    family: int
+    namespace: str
+    publisher_id: int
+    component: str
+    connection: int
+    transport: int

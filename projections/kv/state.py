@@ -26,7 +26,7 @@ import xxhash
 
 from projections.bounds import KV_CURSORS_PER_SUBSCRIPTION_MAX, KV_STALE_US, PREDICTION_US_MAX
 from projections.events.codec import encode_value
-from projections.events.signals import SubscriptionChanged, SubscriptionState
+from projections.events.signals import SubscriptionChanged, SubscriptionContinued, SubscriptionState
 from projections.fold_modes import KV_INDEX, LOWER_TIERS, SIDE_INDEX
 from projections.identity import U64_MAX, PublisherKey, RankKey, WorkerKey
 from projections.kv.cursors import TIERS, Feed, KvPublisher, Publishers
@@ -206,12 +206,14 @@ class KvState:
         self.publishers.change(publisher)
         return True
 
-    def apply_subscription(self, fact: SubscriptionChanged, time: int, notices: list[Notice]) -> None:
-        """A subscription to kv-events is connected, cut off, or has ended."""
+    def apply_subscription(
+        self, fact: SubscriptionChanged | SubscriptionContinued, time: int, notices: list[Notice]
+    ) -> None:
+        """A subscription to kv-events is connected, goes on with another owner, is cut off, or has ended."""
         publisher = self.publishers.by_key.get((fact.namespace, fact.publisher_id))
         if publisher is None:
             return
-        if fact.state == SubscriptionState.CONNECTED:
+        if isinstance(fact, SubscriptionContinued) or fact.state == SubscriptionState.CONNECTED:
             self.publishers.hear(publisher)
         elif fact.state == SubscriptionState.ENDED and fact.reason != KEEPS_BLOCKS:
             for feed in [*publisher.feeds.values()]:

@@ -27,7 +27,13 @@ from projections.bounds import SAMPLES_MAX, SUBSCRIPTIONS_MAX
 from projections.events.codec import encode_value
 from projections.events.envelope import Record
 from projections.events.held import PublisherHeld, SampleHeld, WorkerHeld
-from projections.events.signals import Family, SampleReceived, SubscriptionChanged, SubscriptionState
+from projections.events.signals import (
+    Family,
+    SampleReceived,
+    SubscriptionChanged,
+    SubscriptionContinued,
+    SubscriptionState,
+)
 from projections.identity import U64_MAX, WorkerKey
 from projections.load.held_samples import HeldSample, PublisherSamples, WorkerSamples, word_of
 from projections.load.live_ranks import LiveRanks
@@ -113,14 +119,17 @@ class LoadStore:
         """A connect drops what is held of the publisher; so does an end, but for a transport switch.
 
         An ended subscription hears no change any more: samples that say "busy" would keep
-        their workers out for ever (B-027).
+        their workers out for ever (B-027). Where another owner continues, nothing was missed:
+        the connection has another number, and that is all.
         """
         fact = record.fact
-        assert isinstance(fact, SubscriptionChanged)
+        assert isinstance(fact, SubscriptionChanged | SubscriptionContinued)
         if fact.family != Family.LOAD:
             return
         key = (fact.namespace, fact.publisher_id)
-        if fact.state == SubscriptionState.CONNECTED:
+        if isinstance(fact, SubscriptionContinued):
+            self._publisher(*key).connection = fact.connection
+        elif fact.state == SubscriptionState.CONNECTED:
             self._connected(*key, fact.connection)
         elif fact.state == SubscriptionState.ENDED and fact.reason != KEEPS_SAMPLES:
             publisher = self._publishers.pop(key, None)

@@ -14,7 +14,13 @@ from projections.events.control import (
     ReplicaGone,
     ReplicaStarted,
 )
-from projections.events.signals import Family, SubscriptionChanged, SubscriptionState, Transport
+from projections.events.signals import (
+    Family,
+    SubscriptionChanged,
+    SubscriptionContinued,
+    SubscriptionState,
+    Transport,
+)
 from projections.notices import IntakeNotice, StatusNotice
 from tests.projections.fleet_script import NS, REPLICA, Script
 
@@ -35,6 +41,15 @@ def subscription(
     return SubscriptionChanged(
         int(family), NS, publisher_id, "backend", int(state), connection, int(Transport.DIRECT), "word"
     )
+
+
+@pytest.mark.req("EVS-16")
+def test_a_subscription_that_another_owner_continues_is_connected_again() -> None:
+    script = Script()
+    script.say(subscription(7, SubscriptionState.CONNECTED))
+    script.say(SubscriptionContinued(int(Family.LOAD), NS, 7, "backend", 8, int(Transport.DIRECT)))
+    held = script.fold.state.status.subscriptions[(int(Family.LOAD), NS, 7)]
+    assert (held.state, held.connection, held.reason) == (SubscriptionState.CONNECTED, 8, "continued")
 
 
 def words(script: Script) -> list[str]:

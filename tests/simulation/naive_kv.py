@@ -12,7 +12,12 @@ from typing import Any, NamedTuple
 from projections.events.control import FoldModeAdopted, KvPickSettings, LaneOpened
 from projections.events.kinds import FACT_KINDS, KIND_OF_FACT, Speaker
 from projections.events.picks import PickMade, Question
-from projections.events.signals import KV_EVENT_HEAD, KvBatchReceived, SubscriptionChanged
+from projections.events.signals import (
+    KV_EVENT_HEAD,
+    KvBatchReceived,
+    SubscriptionChanged,
+    SubscriptionContinued,
+)
 from tests.simulation.naive_fleet import KV_INDEX, Fleet, Name
 
 Rank = tuple[str, int, int]
@@ -92,6 +97,10 @@ class Blocks:
             self._batch(fact)
         elif isinstance(fact, SubscriptionChanged) and fact.family == 2:
             self._subscription((fact.namespace, fact.publisher_id), fact, time)
+        elif isinstance(fact, SubscriptionContinued) and fact.family == 2:
+            source = (fact.namespace, fact.publisher_id)
+            if source in self.down:
+                self.down[source] = None
         elif isinstance(fact, PickMade):
             self.predict(fact, is_own=False)
 

@@ -22,7 +22,7 @@ from projections.events.picks import (
     Question,
     Verdict,
 )
-from projections.events.signals import SampleReceived, SubscriptionChanged
+from projections.events.signals import SampleReceived, SubscriptionChanged, SubscriptionContinued
 from router.picker.rows import CandidateRow
 from tests.simulation.naive_fleet import Fleet, Member, Name, effective, fleets_of
 from tests.simulation.naive_kv import Blocks
@@ -124,6 +124,10 @@ class Known:
             elif fact.state == 5 and fact.reason != "transport":  # ended
                 self._connections.pop(publisher, None)
                 self._drop(publisher)
+        elif isinstance(fact, SubscriptionContinued) and fact.family == 1:
+            publisher = (fact.namespace, fact.publisher_id)
+            last = self._connections.get(publisher, (0, None))[1]
+            self._connections[publisher] = (fact.connection, last)
         elif isinstance(fact, PickMade):
             prefill, decode = fact.outcome.prefill.chosen, fact.outcome.decode.chosen
             self._sent(fact.pick_id, fact.outcome.namespace, prefill, decode, fact.question.dispatched_at)

@@ -29,6 +29,7 @@ PINNED: tuple[tuple[int, str, str], ...] = (
         "SubscriptionChanged",
         "family namespace publisher_id component state connection transport reason",
     ),
+    (14, "SubscriptionContinued", "family namespace publisher_id component connection transport"),
     (20, "PickMade", "pick_id replica own_seq as_of config_version question outcome suspect"),
     (
         21,

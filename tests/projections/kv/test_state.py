@@ -9,7 +9,13 @@ import pytest
 from projections.bounds import KV_RANKS_MAX
 from projections.events.control import FoldModeAdopted
 from projections.events.discovery import KeysDropped, Keyspace
-from projections.events.signals import SampleReceived, SubscriptionState
+from projections.events.signals import (
+    Family,
+    SampleReceived,
+    SubscriptionContinued,
+    SubscriptionState,
+    Transport,
+)
 from projections.fold_modes import KV_INDEX, LOWER_TIERS, SIDE_INDEX
 from projections.kv import cursors
 from projections.kv.index_limits import IndexLimits
@@ -82,6 +88,17 @@ def test_a_shorter_outage_keeps_blocks_and_cursors() -> None:
     script.kv_subscription(SubscriptionState.BACKOFF, publisher_id=71)
     script.tick(59 * S)
     script.kv_subscription(SubscriptionState.CONNECTED, publisher_id=71)
+    script.tick(59 * S)
+    script.tick(59 * S)
+    script.batch(stored(2, "a", "b", "c", below=2), publisher_id=71)
+    assert script.results() == {"applied": 1} and script.device("a", "b", "c")[1, 0] == 3
+
+
+@pytest.mark.req("EVS-16")
+def test_a_publisher_that_another_owner_continues_is_heard_and_keeps_its_blocks() -> None:
+    script = two_workers()
+    script.kv_subscription(SubscriptionState.BACKOFF, publisher_id=71)
+    script.say(SubscriptionContinued(int(Family.KV), NS, 71, "backend", 9, int(Transport.DIRECT)))
     script.tick(59 * S)
     script.tick(59 * S)
     script.batch(stored(2, "a", "b", "c", below=2), publisher_id=71)

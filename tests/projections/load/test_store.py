@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import projections.load.store as store_module
 from projections.events.held import PublisherHeld, WorkerHeld
-from projections.events.signals import Family, SubscriptionState, Transport
+from projections.events.signals import Family, SubscriptionContinued, SubscriptionState, Transport
 from projections.load.store import LoadStore
 from projections.notices import FrameResult, StatusNotice
 from tests.router.picker.builders import (
@@ -204,6 +204,20 @@ def test_only_connects_and_ends_of_load_subscriptions_drop_samples(
 
 
 @pytest.mark.req("STORE-15")
+@pytest.mark.req("EVS-16")
+def test_samples_stay_where_another_owner_continues_and_a_gap_behind_it_still_drops_them() -> None:
+    store = LoadStore()
+    put(store, a_sample(1, 5, blocks=3, publisher=77, connection=4))
+    continued = SubscriptionContinued(Family.LOAD, NAMESPACE, 77, "decode", 9, Transport.DIRECT)
+    before = store.digest
+    store.apply_subscription(a_record(continued))
+    assert (store.digest, store.connection(NAMESPACE, 77)) == (before, 9)
+    assert put(store, a_sample(1, 6, blocks=2, publisher=77, connection=9)) == [FrameResult.APPLIED]
+    said = put(store, a_sample(2, 9, rank=4, blocks=1, publisher=77, connection=9, covers_from=8))
+    assert said == [FrameResult.GAP, FrameResult.APPLIED]
+    assert store.sample(NAMESPACE, 1, 0) is None
+
+
 def test_departed_worker_loses_samples_and_the_time_it_was_heard() -> None:
     store = LoadStore()
     put(store, a_sample(2, 1, rank=4, blocks=3))
