@@ -118,9 +118,10 @@ class KafkaFetch:
         found: int = await self._consumer.position(self._partition)
         return found
 
-    async def some(self, stop: int, count: int | None = None) -> list[Fetched]:
+    async def some(self, stop: int, count: int | None = None, *, beyond_too: bool = False) -> list[Fetched]:
         """Records from the position on: the rest of one answer, at most `count`; [] once `stop` is reached.
 
+        beyond_too: an answer may reach beyond `stop`; what does comes too, since the position is behind it.
         Raises OutOfRange, LogCorrupt, KafkaUnreachable.
         """
         deadline = asyncio.get_running_loop().time() + REQUEST_S
@@ -130,7 +131,7 @@ class KafkaFetch:
             if is_done:  # a request that waits for news would hold up the one after the next seek
                 self._consumer.pause(self._partition)
             if found or is_done:
-                return [record for record in found if record.kafka_offset < stop]
+                return found if beyond_too else [record for record in found if record.kafka_offset < stop]
             if asyncio.get_running_loop().time() > deadline:
                 raise KafkaUnreachable(f"Kafka sends nothing of {self.place.name} within {REQUEST_S:.0f} s")
 

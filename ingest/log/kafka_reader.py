@@ -113,6 +113,23 @@ class KafkaReader:
 
     # In the client's thread ----------------------------------------------------------
 
+    async def some(self, start: int, bytes_max: int) -> list[RecordBatch]:
+        """As `read`."""
+        return await self._read(start, bytes_max)
+
+    async def news(self, offset: int, timeout_s: float) -> None:
+        """As `wait`."""
+        await self._wait(offset, timeout_s)
+
+    async def end_here(self) -> int:
+        """The end as far as this reader has looked."""
+        async with self._lock:
+            return await self._end()
+
+    async def begin_here(self) -> int:
+        """As `first_offset`."""
+        return await self._first_now()
+
     async def identify(self) -> None:
         """Learn which log the topic holds, and both its ends. Raises TopicRefused, LogCorrupt."""
         name = self._fetch.place.name
@@ -234,7 +251,9 @@ class KafkaReader:
                 await self._look_at_end()
                 if await self._fetch.position() >= self._stop:
                     return
-            self._admit(await self._fetch.some(self._stop))
+            self._admit(await self._fetch.some(self._stop, beyond_too=self._follows))
+            if self._follows:
+                self._stop = max(self._stop, await self._fetch.position())
 
     def _admit(self, records: list[Fetched]) -> None:
         """Buffer what is of the log; what was read already, a repeated copy, is passed over."""
