@@ -6,7 +6,9 @@ their sources.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
@@ -18,6 +20,7 @@ from app.lookups import Lookups
 from app.observe import CONTENT_TYPE, Observer
 from app.readiness import ready_document
 from app.reloading import Reloading
+from app.sibling_metrics import group_metrics
 from router.ingress.answers import error_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ErrorCode, RequestRefused
@@ -33,6 +36,11 @@ class Parts(Protocol):
     service: RouterService | None
     observer: Observer
     reloading: Reloading
+    data: Path
+
+    @property
+    def member(self) -> str | None:
+        """Its name in a group of processes that share a port."""
 
 
 def application_of(parts: Parts, lookups: Lookups) -> web.Application:
@@ -60,7 +68,16 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
     async def metrics(request: web.Request) -> web.StreamResponse:
         if not reloading.loaded.config.metrics.enabled:
             return error_answer(RequestRefused(ErrorCode.NOT_FOUND), request_id_of(request))
-        return web.Response(body=await parts.observer.text(), headers={"Content-Type": CONTENT_TYPE})
+        text = await parts.observer.text()
+        if parts.member is not None and not _is_sibling(request):
+            text = await group_metrics(parts.member, text, parts.data)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     handlers = {"/ready": ready, "/metrics": metrics}
     return build_application(parts.service, handlers, admin_application(sources))
+
+
+def _is_sibling(request: web.Request) -> bool:
+    """Whether a process of the same group asks, on this one's own socket."""
+    asked = request.transport.get_extra_info("socket") if request.transport is not None else None
+    return asked is not None and asked.family == socket.AF_UNIX

@@ -14,7 +14,8 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -40,8 +41,16 @@ DataOption = Annotated[
     Path,
     typer.Option("--data", metavar="DIR", help="Data directory: the log, its checkpoints and raw frames."),
 ]
+BindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bind", metavar="ADDRESS", help="Listen here, not where the configuration says; repeatable."
+    ),
+]
+MemberOption = Annotated[str | None, typer.Option("--member", hidden=True)]
 DEFAULT_DATA = Path(".run/data")
-SERVING = ("serve", "follower")
+ROUTERS_MAX = 32  # each folds the whole log; more of them belong on more machines
+SERVING = ("serve", "ingest", "router", "follower")
 
 
 def _config_commands() -> typer.Typer:
@@ -110,6 +119,8 @@ def console(words: Sequence[str]) -> typer.Typer:
     )
     application.callback()(_options)
     application.command("serve")(serve)
+    application.command("ingest")(ingest)
+    application.command("router")(router)
     application.command("follower", hidden=True)(follower)
     wanted = next((word for word in words if not word.startswith("-")), "")
     for name, (line, load) in GROUPS.items():
@@ -191,19 +202,83 @@ def serve(
     config: ConfigOption = None,
     data: DataOption = DEFAULT_DATA,
     routers: Annotated[
-        int, typer.Option("--routers", min=1, metavar="N", help="Router processes; 1 in this release.")
+        int,
+        typer.Option(
+            "--routers",
+            min=1,
+            max=ROUTERS_MAX,
+            metavar="N",
+            help="Router processes that share the port, beside the log's owner. 1: one does all.",
+        ),
     ] = 1,
 ) -> None:
     """Run a router with the embedded log: watch the fleet, pick, log, and relay."""
-    if routers > 1:
-        fail(EXIT_USAGE, f"--routers {routers} is not in this release", "leave it out: one router serves")
+    from app.config_storage import LogKind
     from app.data_ceilings import say_overcommitted
     from app.serve import serve as run_router
 
     with refusals_told():
         loaded = loaded_config(config)
+        if loaded.config.log.kind is LogKind.KAFKA:
+            remedy = "run `picklog ingest`, `picklog router` and `picklog audit`, each as often as you like"
+            fail(EXIT_USAGE, "`serve` keeps the log on this machine, and log.kind is kafka", remedy)
         say_overcommitted(loaded.config, data)
-        raise typer.Exit(run_router(loaded, data))
+        with _addresses_told():
+            raise typer.Exit(run_router(loaded, data, routers))
+
+
+def ingest(
+    config: ConfigOption = None,
+    data: DataOption = DEFAULT_DATA,
+    binds: BindOption = None,
+    member: MemberOption = None,
+) -> None:
+    """Own the log and bring the fleet into it; on Kafka, wait as a standby while another one does."""
+    from app.wiring import Role
+
+    _run_role(Role.INGEST, config, data, binds, member)
+
+
+def router(
+    config: ConfigOption = None,
+    data: DataOption = DEFAULT_DATA,
+    binds: BindOption = None,
+    member: MemberOption = None,
+) -> None:
+    """Pick and relay on a log that another process owns: on Kafka, or beside a `serve` of this machine."""
+    from app.wiring import Role
+
+    _run_role(Role.ROUTER, config, data, binds, member)
+
+
+def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: str | None) -> NoReturn:
+    from app.config_load import installed_extras
+    from app.config_storage import LogKind
+    from app.doors import SOCKET_FOLDER, DoorPlan
+    from app.serve import run_role
+
+    with refusals_told():
+        loaded = loaded_config(config, tell=member is None)
+        if loaded.config.log.kind is LogKind.KAFKA and "kafka" not in installed_extras():
+            fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
+        addresses = tuple(binds or ()) if binds or member is not None else None
+        own_socket = data / SOCKET_FOLDER / f"{member}.sock" if member is not None else None
+        with _addresses_told():
+            doors = DoorPlan(addresses, member is not None, own_socket)
+            raise typer.Exit(run_role(role, loaded, data, doors, member))
+
+
+@contextmanager
+def _addresses_told() -> Iterator[None]:
+    """Turn an address that cannot be listened on into one line and the status of bad usage."""
+    from app.config_addresses import AddressFault
+    from app.kafka_places import topics_told
+
+    try:
+        with topics_told():
+            yield
+    except AddressFault as fault:
+        fail(EXIT_USAGE, fault.message, fault.hint)
 
 
 def follower(config: ConfigOption = None, data: DataOption = DEFAULT_DATA) -> None:

@@ -22,7 +22,7 @@ from app.config_dynamo import DiscoverySource
 from app.config_findings import Finding, KeyPath, Report
 from app.config_model import Config, plain_settings
 from app.config_sections import ApiKeyMode, AuthMethod
-from app.config_storage import LogKind
+from app.config_storage import AuditTarget, LogKind
 from app.config_units import Duration
 from projections.bounds import RECORD_BYTES_MAX
 
@@ -157,10 +157,26 @@ def api_keys_are_usable(config: Config) -> Iterator[Finding]:
         )
 
 
-def log_is_in_this_release(config: Config) -> Iterator[Finding]:
-    if config.log.kind is LogKind.KAFKA:
-        hint = "write segments; `picklog log copy` brings a log to Kafka and back"
-        yield Finding(("log", "kind"), "kafka is not in this release", hint)
+def log_has_brokers(config: Config) -> Iterator[Finding]:
+    if config.log.kind is LogKind.KAFKA and not config.log.kafka.bootstrap_servers:
+        keys = ("log", "kafka", "bootstrap_servers")
+        yield Finding(keys, "is empty, and log.kind is kafka", "name host:port of a broker")
+
+
+def audit_stream_has_brokers(config: Config) -> Iterator[Finding]:
+    if config.audit.sink is AuditTarget.STREAM and not config.log.kafka.bootstrap_servers:
+        keys = ("log", "kafka", "bootstrap_servers")
+        yield Finding(keys, "is empty, and audit.sink is stream", "name host:port of a broker")
+
+
+def audit_web_view_is_open(config: Config) -> Iterator[Finding]:
+    stream = config.audit.stream
+    if config.audit.sink is AuditTarget.STREAM and stream.web_port and stream.web_bind not in _LOOPBACK:
+        keys = ("audit", "stream", "web_bind")
+        yield Finding(keys, "lets other machines see a worker's web view", "write 127.0.0.1")
+
+
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 def picker_is_known(config: Config) -> Iterator[Finding]:
@@ -198,7 +214,8 @@ ERRORS: tuple[Rule, ...] = (
     admin_secrets_are_set,
     backends_are_servers,
     api_keys_are_usable,
-    log_is_in_this_release,
+    log_has_brokers,
+    audit_stream_has_brokers,
     picker_is_known,
     settings_fit_a_record,
     fleet.endpoints_are_addresses,
@@ -226,6 +243,7 @@ ERRORS: tuple[Rule, ...] = (
 WARNINGS: tuple[Rule, ...] = (
     open_public_api,
     short_horizon,
+    audit_web_view_is_open,
     no_backend_in_service,
     fleet.auth_in_the_clear,
     fleet.shim_without_its_switches,

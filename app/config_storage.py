@@ -1,7 +1,7 @@
 """The sections about what is kept: the event log, checkpoints, the SQL record, the shadow picker.
 
-Keys and defaults: contract, section 6. `log.kafka` is where offline commands find a topic (`kafka:FILE`);
-`serve` does not write to Kafka in this release, and `config_rules` says so.
+Keys and defaults: contract, section 6. `log.kafka` is the topic of `ingest`, `router` and `audit` where
+`log.kind` is kafka, and where offline commands find one (`kafka:FILE`).
 """
 
 from enum import StrEnum
@@ -18,6 +18,11 @@ DATABASE_SCHEMES = ("sqlite", "sqlite+aiosqlite", "postgresql", "postgresql+asyn
 class LogKind(StrEnum):
     SEGMENTS = "segments"
     KAFKA = "kafka"
+
+
+class AuditTarget(StrEnum):
+    SQL = "sql"
+    STREAM = "stream"
 
 
 class QuestionDetail(StrEnum):
@@ -74,7 +79,7 @@ class KafkaSecuritySettings(Section):
 
 
 class KafkaSettings(Section):
-    """A log on Kafka: for `log copy` and `--log kafka:FILE`; `serve` does not use it in this release."""
+    """A log on Kafka, and its topics."""
 
     bootstrap_servers: tuple[Text, ...] = Field(
         default=(), max_length=64, description="host:port of brokers."
@@ -82,7 +87,10 @@ class KafkaSettings(Section):
     topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
     raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames; not in this release.")
     audit_topic: Name = Field(
-        default="picklog.audit", description="Topic of audit messages; not in this release."
+        default="picklog.audit", description="Topic of audit messages, 8 partitions; see `audit.sink`."
+    )
+    rollups_topic: Name = Field(
+        default="picklog.rollups", description="Compacted topic of roll-ups; see `audit.sink`."
     )
     replication_factor: int = Field(
         default=3, ge=1, le=100, description="Of topics that are created. 1 to 100."
@@ -98,7 +106,8 @@ class LogSettings(Section):
     """The event log."""
 
     kind: LogKind = Field(
-        default=LogKind.SEGMENTS, description="segments (embedded); `serve` writes no other in this release."
+        default=LogKind.SEGMENTS,
+        description="segments (embedded, `serve`), or kafka (`ingest`, `router`, `audit`).",
     )
     fsync: FsyncSettings = Field(default=FsyncSettings(), description="Group commit.")
     retention: RetentionSettings = Field(default=RetentionSettings(), description="What is kept.")
@@ -106,7 +115,7 @@ class LogSettings(Section):
     questions: QuestionDetail = Field(
         default=QuestionDetail.MATCHED, description="matched, or full: all block hashes of each question."
     )
-    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka, for offline commands.")
+    kafka: KafkaSettings = Field(default=KafkaSettings(), description="Kafka.")
 
 
 class CheckpointSettings(Section):
@@ -131,6 +140,26 @@ def _database_address(value: SecretStr) -> SecretStr:
     return value
 
 
+class RollupSettings(Section):
+    """What each minute of a model's picks came to, one row a minute."""
+
+    enabled: bool = Field(default=True, description="false writes no roll-ups.")
+    grace: Annotated[Duration, duration_within("0s", "1h")] = Field(
+        default=Duration(30_000_000),
+        description="Log time from a minute's end to its roll-up; later ends roll it up again. 0s to 1h.",
+    )
+
+
+class StreamSettings(Section):
+    """Stream workers (`picklog audit stream`), which write audit messages into the database."""
+
+    group: Name = Field(default="picklog-audit", description="Consumer group that the workers share.")
+    web_bind: Text = Field(
+        default="127.0.0.1", description="Address of a worker's web view; it asks nobody who they are."
+    )
+    web_port: int = Field(default=0, ge=0, le=65_535, description="Port of a worker's web view; 0 has none.")
+
+
 class AuditSettings(Section):
     """The SQL record of picks."""
 
@@ -149,6 +178,12 @@ class AuditSettings(Section):
     candidates: Annotated[int, Field(ge=0, le=65_536)] | Literal["all"] = Field(
         default=2, description="Candidate rows of each phase, winner included. 0 to 65536, or all."
     )
+    sink: AuditTarget = Field(
+        default=AuditTarget.SQL,
+        description="Where the follower writes: sql, or stream: messages to `log.kafka.audit_topic`.",
+    )
+    rollups: RollupSettings = Field(default=RollupSettings(), description="Roll-ups by minute.")
+    stream: StreamSettings = Field(default=StreamSettings(), description="Stream workers.")
 
 
 class ShadowSettings(Section):

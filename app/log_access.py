@@ -1,8 +1,8 @@
 """How a process reaches its log: what the fold reads, what the writer writes to, where checkpoints lie.
 
 Three ways, one shape. `OwnedLog` holds the segments of a data directory and its lock, and takes
-the batches of other processes of the machine; `SharedLog` reads the same segments and appends
-through their owner; `kafka_access.KafkaAccess` reads and writes a topic. A process is put
+the batches of other processes of the machine; `shared_log.SharedLog` reads the same segments and
+appends through their owner; `kafka_access.KafkaAccess` reads and writes a topic. A process is put
 together from one of them and never asks which.
 """
 
@@ -18,6 +18,8 @@ from app.checkpoint_store import CheckpointFolder
 from app.config_model import Config
 from app.log_places import checkpoint_folder
 from app.part_settings import bytes_of, segment_settings
+from ingest.log.grouped_store import GroupedStore
+from ingest.log.owner_socket import OwnerSocket
 from ingest.log.segment_files import Disk
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_upkeep import (
@@ -31,6 +33,9 @@ from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointStore, LogReader, LogStore
 
 log = structlog.get_logger("picklog")
+
+
+SOCKET_NAME = "owner.sock"
 
 
 class StoreFigures(NamedTuple):
@@ -103,6 +108,12 @@ class OwnedLog:
         self.file_system_bytes = self.log.disk.total_bytes(data)
         self.checkpoints = checkpoints_in(data, config, self.file_system_bytes)
         self._keep = config.checkpoints.keep
+        self._grouped = GroupedStore(self.log)
+        try:
+            self._socket = OwnerSocket(data / SOCKET_NAME, self._grouped)
+        except BaseException:
+            self.log.close()
+            raise
         horizon_s = log_horizon_seconds(self.log)
         if horizon_s < HORIZON_WARN_US / SECOND_US:
             log.warning("the log keeps less than a day at its present rate", hours=round(horizon_s / 3600, 1))
@@ -115,7 +126,7 @@ class OwnedLog:
     @property
     def store(self) -> LogStore:
         """See LogAccess."""
-        return self.log
+        return self._grouped
 
     @property
     def room(self) -> Enum | None:
@@ -141,4 +152,5 @@ class OwnedLog:
 
     def close(self) -> None:
         """See LogAccess."""
+        self._socket.close()
         self.log.close()

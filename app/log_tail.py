@@ -97,7 +97,9 @@ class LogTail:
             self._is_news = True
             self._on_folded()
             return True
-        if not read:
+        if (
+            not read and tail.next_offset >= self.reader.end_offset()
+        ):  # some read ahead, and are not there yet
             tail.on_end(now)
         return bool(read)
 

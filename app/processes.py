@@ -47,16 +47,22 @@ class Child:
     """A `picklog` command that is kept running.
 
     arguments: those behind `picklog`. on_line: told each line that it prints, at most
-    LINE_BYTES_MAX of it; without one its output is this process's.
+    LINE_BYTES_MAX of it; without one its output is this process's. on_end: told each end that
+    nobody asked for: how often it was started so far, its status, seconds that it lived.
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], on_line: Callable[[bytes], None] | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        on_line: Callable[[bytes], None] | None = None,
+        on_end: Callable[[int, int, float], None] | None = None,
     ) -> None:
         self.name = name
         self.starts = 0
         self._arguments = arguments
         self._on_line = on_line
+        self._on_end = on_end
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -69,8 +75,8 @@ class Child:
         """Begin to keep it running."""
         self._task = asyncio.create_task(self._keep())
 
-    async def stop(self) -> None:
-        """End it: SIGTERM, and SIGKILL after TERMINATE_S_MAX."""
+    async def stop(self, grace_s: float = TERMINATE_S_MAX) -> None:
+        """End it: SIGTERM, and SIGKILL after `grace_s`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -79,11 +85,16 @@ class Child:
             return
         process.terminate()
         try:
-            async with asyncio.timeout(TERMINATE_S_MAX):
+            async with asyncio.timeout(grace_s):
                 await process.wait()
         except TimeoutError:
             process.kill()
             await process.wait()
+
+    def hurry(self) -> None:
+        """SIGTERM once more: who waits for requests in flight waits no longer."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
 
     async def _keep(self) -> None:
         pause = PAUSE_S_MIN
@@ -105,7 +116,10 @@ class Child:
             await self._listen(self._process)
             status = await self._process.wait()
             log.error("a child process ended and is started again", child=self.name, status=status)
-            if loop.time() - began > HEALTHY_S:
+            lived_s = loop.time() - began
+            if self._on_end is not None:
+                self._on_end(self.starts, status, lived_s)
+            if lived_s > HEALTHY_S:
                 pause = PAUSE_S_MIN
             await asyncio.sleep(pause)
             pause = min(PAUSE_S_MAX, pause * 2)

@@ -1,4 +1,4 @@
-"""What `picklog serve` and its follower run: set-up, the loop, signals, the exit status."""
+"""What the long-running commands run: set-up, the loop, signals, the exit status."""
 
 from __future__ import annotations
 
@@ -10,30 +10,71 @@ from typing import Any
 from app.checkpoint_store import CheckpointFolder
 from app.collector import serving_collector
 from app.config_load import LoadedConfig
+from app.config_storage import LogKind
+from app.doors import DoorPlan
 from app.follower import Follower, end_with_parent
 from app.follower_jobs import ask_again
-from app.log_access import OwnedLog
+from app.log_access import LogAccess, OwnedLog
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
+from app.process_group import ProcessGroup
 from app.processes import on_stop_signals, run_to_end
 from app.replay_steps import Steps
-from app.wiring import MainProcess
+from app.shared_log import SharedLog
+from app.wiring import MainProcess, Role
 
 
-def serve(loaded: LoadedConfig, data: Path) -> int:
-    """Run the main process until it is told to stop; its exit status.
+def serve(loaded: LoadedConfig, data: Path, routers: int = 1) -> int:
+    """Run the main process, or a group of processes, until it is told to stop; its exit status.
 
     Raises LogError and OSError where the data directory cannot be owned.
     """
+    if routers > 1:
+        os.umask(0o077)
+        return run_to_end(_serve_group(loaded, data, routers))
+    return run_role(Role.SERVE, loaded, data, DoorPlan(), None)
+
+
+def run_role(role: Role, loaded: LoadedConfig, data: Path, doors: DoorPlan, member: str | None) -> int:
+    """Run one process of a role until it is told to stop; its exit status.
+
+    member: its name in a group, with whose parent it ends. Raises LogError, OSError.
+    """
     serving_collector()
     os.umask(0o077)
-    return run_to_end(_serve(loaded, data))
+    return run_to_end(_run_role(role, loaded, data, doors, member))
 
 
-async def _serve(loaded: LoadedConfig, data: Path) -> int:
-    process = MainProcess(loaded, OwnedLog(data, loaded.config))
+async def _run_role(role: Role, loaded: LoadedConfig, data: Path, doors: DoorPlan, member: str | None) -> int:
+    parent = os.getppid()
+    access = await _access(role, loaded, data)
+    process = MainProcess(loaded, access, role, doors, member)
     on_stop_signals(process.stop)
-    return await process.run()
+    watching: asyncio.Task[None] | None = None
+    if member is not None:
+        watching = asyncio.create_task(end_with_parent(parent))
+        watching.add_done_callback(lambda _: process.stop())
+    try:
+        return await process.run()
+    finally:
+        if watching is not None:
+            watching.cancel()
+
+
+async def _access(role: Role, loaded: LoadedConfig, data: Path) -> LogAccess:
+    if loaded.config.log.kind is LogKind.KAFKA:
+        from app.kafka_access import KafkaAccess  # here: the embedded log needs no client of Kafka
+
+        return KafkaAccess(data, loaded.config)
+    if role is Role.ROUTER:
+        return await SharedLog.open(data, loaded.config)
+    return OwnedLog(data, loaded.config)
+
+
+async def _serve_group(loaded: LoadedConfig, data: Path, routers: int) -> int:
+    group = ProcessGroup(loaded, data, routers)
+    on_stop_signals(group.stop)
+    return await group.run()
 
 
 def follow(data: Path, loaded: LoadedConfig, with_parent: bool = True) -> int:

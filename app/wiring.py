@@ -89,9 +89,12 @@ class MainProcess:
         access: LogAccess,
         role: Role = Role.SERVE,
         doors: DoorPlan | None = None,
+        member: str | None = None,
     ) -> None:
+        """member: its name in a group of processes that share a port."""
         config, data = loaded.config, access.data
         self.role = role
+        self.member = member
         self.data = data
         self.access = access
         self.replica = os.urandom(REPLICA_BYTES)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -38,6 +39,11 @@ class KafkaLoop:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a coroutine; its result as it comes."""
         return asyncio.run_coroutine_threadsafe(_translated(work), self._loop)
+
+    def call_soon(self, act: Callable[[], object]) -> None:
+        """Call something in the client's thread."""
+        with suppress(RuntimeError):  # it was closed
+            self._loop.call_soon_threadsafe(act)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result. Raises LogError."""
