@@ -242,7 +242,8 @@ class MainProcess:
 
     def noticed(self, notices: tuple[Notice, ...], is_news: bool) -> None:
         """See Listener."""
-        self.observer.is_quiet = not is_news
+        # in a group the owner tells of the fleet, once
+        self.observer.is_quiet = not is_news or (self.member is not None and self.owning is None)
         self.observer.on_notices(notices)
         self.observer.is_quiet = False
 
