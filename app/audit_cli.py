@@ -120,7 +120,10 @@ def report_command(
         str | None, typer.Option("--to", metavar="TIME", help="Picks before this ISO time.")
     ] = None,
     at: Annotated[
-        int, typer.Option("--at", min=0, metavar="OFFSET", help="For `fleet`: the offset.")
+        int,
+        typer.Option(
+            "--at", min=0, metavar="OFFSET", help="For `fleet`: the offset.", show_default="the newest"
+        ),
     ] = LAST_OFFSET,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw it into FILE, .png or .svg.")
@@ -158,7 +161,8 @@ def backfill_command(
     ] = "2",
 ) -> None:
     """Write every record of a log into its audit database, whatever is there already."""
-    from app.audit_sink import AuditSink, SinkSettings
+    from app.audit_sink import AuditSink
+    from app.sql_rows import SinkSettings
 
     limit = None if candidates == "all" else int(candidates) if candidates.isdecimal() else -1
     if limit is not None and not 0 <= limit <= 65_536:

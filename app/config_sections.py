@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from app.config_units import ByteSize, Duration, duration_within, size_within
 
@@ -24,7 +24,16 @@ API_KEYS_MAX = 4096
 TEXT_CHARACTERS_MAX = 4096
 
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARACTERS_MAX)]
-Text = Annotated[str, Field(max_length=TEXT_CHARACTERS_MAX)]
+
+
+def _without_nul(text: str) -> str:
+    """No file, address or name of the fleet has one; what takes such a text fails far from here."""
+    if "\0" in text:
+        raise ValueError("holds a NUL character: remove it")
+    return text
+
+
+Text = Annotated[str, Field(max_length=TEXT_CHARACTERS_MAX), AfterValidator(_without_nul)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 

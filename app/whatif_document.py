@@ -39,6 +39,8 @@ CSV_COLUMNS = (
     "decode_cost_after",
     "prefill_cost_before",
     "prefill_cost_after",
+    "overlap_blocks_before",
+    "overlap_blocks_after",
 )
 
 
@@ -121,6 +123,8 @@ class PickRows:
                 *_choice_cells(move.after),
                 *move.decode_costs,
                 *move.prefill_costs,
+                fact.outcome.overlap_blocks,
+                again.outcome.overlap_blocks,
             )
         )
 

@@ -62,3 +62,16 @@ def test_usual_names_of_levels_are_understood(text: str, level: str) -> None:
 def test_secrets_show_in_no_text_of_a_model() -> None:
     data = {"backends": [{"name": "a", "url": "http://h", "api_key": "hunter2"}]}
     assert "hunter2" not in repr(Config.model_validate(data)) + str(Config.model_validate(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"dynamo": {"kv": {"artifact_cache_dir": "a\0b"}}},
+        {"dynamo": {"discovery": {"file": {"root": "/store\0"}}}},
+        {"backends": [{"name": "f", "url": "http://f:1\0"}]},
+    ],
+)
+def test_no_text_holds_a_nul_character(data: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="holds a NUL character"):
+        Config.model_validate(data)

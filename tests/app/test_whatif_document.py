@@ -43,6 +43,7 @@ def test_a_cell_is_never_taken_for_a_formula() -> None:
     head, row = out.getvalue().splitlines()
     assert head == ",".join(CSV_COLUMNS)
     assert ",'=1+1," in row
+    assert row.endswith(",0,0"), "blocks held by the choice of then and the other one"
 
 
 def test_a_pick_that_moves_in_one_phase_alone_is_lost_and_gained_there_alone() -> None:
