@@ -21,7 +21,16 @@ from app.config_model import Config
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "deploy" / "examples").glob("*.yaml"))
 EXAMPLE_SECRETS = {
-    name: name.lower() for name in ("VLLM_KEY", "TEAM_A_KEY", "TEAM_B_KEY", "ADMIN_TOKEN", "ETCD_PASSWORD")
+    name: name.lower()
+    for name in (
+        "VLLM_KEY",
+        "TEAM_A_KEY",
+        "TEAM_B_KEY",
+        "ADMIN_TOKEN",
+        "ETCD_PASSWORD",
+        "CLIENT_KEY",
+        "POSTGRES_PASSWORD",
+    )
 }
 
 
