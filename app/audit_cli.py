@@ -91,6 +91,40 @@ def follow_command(
         raise typer.Exit(follow(data, loaded_config(config), False))
 
 
+@audit_app.command("stream")
+def stream_command(
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", metavar="FILE", help="Configuration file; else it is searched."),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", metavar="DIR", help="What {data} stands for in audit.url.")
+    ] = DEFAULT_DATA,
+    web_port: Annotated[
+        int | None,
+        typer.Option(
+            "--web-port", min=0, max=65_535, metavar="PORT", help="Instead of audit.stream.web_port."
+        ),
+    ] = None,
+) -> None:
+    """A stream worker: write audit messages of a Kafka topic into the database; start as many as you like."""
+    from app.cli import loaded_config
+    from app.config_storage import AuditTarget
+
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    loaded = loaded_config(config).config
+    if loaded.audit.sink is not AuditTarget.STREAM:
+        fail(EXIT_USAGE, "audit.sink is not stream: the follower writes into the database itself")
+    try:
+        from app.stream import stream_worker
+    except ImportError:
+        fail(
+            EXIT_USAGE, "stream workers need a library that is not installed", "pip install 'picklog[faust]'"
+        )
+    with database_told():
+        raise typer.Exit(stream_worker(loaded, data, web_port))
+
+
 @audit_app.command("query")
 def query_command(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="A SELECT, WITH, VALUES or EXPLAIN.")],

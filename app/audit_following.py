@@ -12,7 +12,10 @@ from app.audit_database import AuditRefused
 from app.audit_settings import sink_settings
 from app.audit_sink import AuditSink
 from app.config_model import Config
+from app.config_storage import AuditTarget
+from app.kafka_places import place_of
 from app.log_places import OpenLog
+from app.row_store import RowStore
 
 FINISH_S_MAX = 2.0  # what the log holds when the follower is told to stop gets so long to be written
 
@@ -28,7 +31,9 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
     file_system = os.statvfs(data)
     size_bytes = file_system.f_blocks * file_system.f_frsize
     try:
-        sink = AuditSink(opened.reader, opened.checkpoints, sink_settings(config.audit, data, size_bytes))
+        settings = sink_settings(config.audit, data, size_bytes)
+        store = _topic(config, opened) if config.audit.sink is AuditTarget.STREAM else None
+        sink = AuditSink(opened.reader, opened.checkpoints, settings, store=store)
     except AuditRefused as problem:
         log.error("no audit is written", cause=str(problem))
         await asyncio.Event().wait()
@@ -38,3 +43,15 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
     finally:
         await sink.finish(FINISH_S_MAX)
         await sink.close()
+
+
+def _topic(config: Config, opened: OpenLog) -> RowStore:
+    """The topic of audit messages. Raises AuditRefused where the client library is missing."""
+    try:
+        from app.audit_producer import AuditProducer  # here: without Kafka nobody needs its client
+    except ImportError:
+        raise AuditRefused(
+            "audit.sink: stream needs a library that is not installed: pip install 'picklog[kafka]'"
+        ) from None
+    place = place_of(config.log.kafka)._replace(topic=config.log.kafka.audit_topic)
+    return AuditProducer(place, opened.reader.log_id)

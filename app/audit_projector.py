@@ -77,6 +77,7 @@ class AuditProjector:
         mark = self.fold.mark
         if mark.offset < 0:
             return
+        rows.at = mark.time
         for key, worker in self.fold.state.registry.fleet.workers.items():
             began = WorkerBegan(self._versions[key], mark.offset, worker.last_updated)
             rows.changes.append((mark.offset, began))
@@ -104,6 +105,7 @@ class AuditProjector:
                 self._say(offset, fact, known, said)
         self._notices.clear()
         rows.last = (offset, check_word(data))
+        rows.at = self.fold.state.intake.stamp
 
     def _say(self, offset: int, fact: tuple[Any, ...], was_present: bool, rows: AuditRows) -> None:
         if isinstance(fact, PickMade):

@@ -2,7 +2,7 @@
 
 Rows are taken away from the old end, by offset, a bounded stretch each time, so that no
 transaction holds the database for long. Time is log time: that of the newest pick is
-now. Settings versions stay, and so do workers and replicas that are still there.
+now. Settings versions and roll-ups stay, and so do workers and replicas that are still there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from app.sql_tables import (
     replicas,
     shadow_picks,
     sink_gaps,
+    stream_changes,
     verifications,
     workers,
 )
@@ -71,6 +72,7 @@ class Retention:
             await connection.execute(delete(workers).where(workers.c.to_offset <= horizon))
             await connection.execute(delete(replicas).where(replicas.c.gone_offset <= horizon))
             await connection.execute(delete(sink_gaps).where(sink_gaps.c.to_offset <= horizon))
+            await connection.execute(delete(stream_changes).where(stream_changes.c.log_offset <= horizon))
             return True
 
     async def _horizon(self, connection: AsyncConnection) -> int | None:

@@ -41,7 +41,7 @@ class SinkMark(NamedTuple):
 
 
 class AuditRows:
-    """Rows of the records in `first`..`last`. count: rows and changes held."""
+    """Rows of the records in `first`..`last`. count: rows and changes held. at: newest log time, or 0."""
 
     def __init__(self) -> None:
         self.picks: list[PickRow] = []
@@ -49,6 +49,7 @@ class AuditRows:
         self.ends: list[EndRow] = []
         self.changes: list[tuple[int, Change]] = []  # (offset, what)
         self.last: tuple[int, int] | None = None  # offset and check word of the newest record
+        self.at = 0
 
     @property
     def count(self) -> int:
@@ -63,4 +64,5 @@ class AuditRows:
         rest.ends = [row for row in self.ends if row.log_offset > offset]
         rest.changes = [change for change in self.changes if change[0] > offset]
         rest.last = self.last
+        rest.at = self.at
         return rest

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.audit_database import database_url
-from app.audit_sink import SinkSettings
 from app.config_storage import AuditSettings
 from app.part_settings import bytes_of
+from app.sql_rows import SinkSettings
 
 
 def sink_settings(settings: AuditSettings, data: Path, file_system_bytes: int) -> SinkSettings:
@@ -17,4 +17,5 @@ def sink_settings(settings: AuditSettings, data: Path, file_system_bytes: int) -
         settings.retention.us,
         bytes_of(settings.bytes, file_system_bytes),
         None if settings.candidates == "all" else settings.candidates,
+        settings.rollups.grace.us if settings.rollups.enabled else None,
     )

@@ -18,18 +18,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import structlog
-from sqlalchemy.engine import URL
 
 from app.audit_candidates import Candidates, RecordedCandidates, candidates_of
-from app.audit_database import AuditAway, AuditError, AuditRefused, upgrade, writing_engine
+from app.audit_database import AuditAway, AuditError, AuditRefused
 from app.audit_projector import AuditProjector
-from app.audit_retention import Retention
 from app.audit_rows import AuditRows, GapNoticed, SinkMark
-from app.audit_writer import SINK, AuditWriter
+from app.audit_writer import SINK
 from app.fold_start import FoldStart, start_fold
+from app.row_store import RowStore
+from app.sql_rows import SinkSettings, SqlRows
 from projections.events.codec import check_word, peek_kind
 from projections.events.control import RecordCondemned
 from projections.events.kinds import Kind
@@ -58,35 +57,21 @@ PAUSE_S_MIN = 0.5
 PAUSE_S_MAX = 30.0
 
 
-class SinkSettings(NamedTuple):
-    """How a sink writes.
-
-    url: of the database. retention_us: age of rows that are kept, None for ever.
-    bytes_max: of a SQLite file, None without a ceiling.
-    candidates: rows a phase; None for every candidate.
-    """
-
-    url: URL
-    retention_us: int | None
-    bytes_max: int | None
-    candidates: int | None
-
-
 class MarkMismatch(AuditRefused):
     """The mark in the database is not a place of this log."""
 
 
-def check_mark(reader: LogReader, mark: SinkMark) -> None:
-    """Raises MarkMismatch unless the log holds, or held, the record that the mark names."""
+def check_mark(reader: LogReader, mark: SinkMark, name: str = SqlRows.name) -> None:
+    """Raises MarkMismatch unless the log holds, or held, the record of the mark. name: of what holds it."""
     if mark.log_id != reader.log_id:
         raise MarkMismatch(
-            f"the audit database follows log {mark.log_id.hex()}, this is log {reader.log_id.hex()}:"
-            " move that database aside or name another one in audit.url"
+            f"{name} follows log {mark.log_id.hex()}, this is log {reader.log_id.hex()}:"
+            " move it aside or name another one in the configuration"
         )
     if mark.offset >= reader.end_offset():
         raise MarkMismatch(
-            f"the audit database is at offset {mark.offset}, the log ends at {reader.end_offset() - 1}:"
-            " records that it had are gone; restore the log, or move the database aside"
+            f"{name} is at offset {mark.offset}, the log ends at {reader.end_offset() - 1}:"
+            " records that it had are gone; restore the log, or move it aside"
         )
     if mark.offset < reader.first_offset():
         return
@@ -94,14 +79,15 @@ def check_mark(reader: LogReader, mark: SinkMark) -> None:
     same = batches and batches[0].first_offset == mark.offset
     if not same or check_word(batches[0].records[0]) != mark.check:
         raise MarkMismatch(
-            f"the log's record at offset {mark.offset} is not the one that the audit database has seen:"
-            " the log was cut and written anew; move the database aside"
+            f"the log's record at offset {mark.offset} is not the one that {name} has seen:"
+            " the log was cut and written anew; move it aside"
         )
 
 
 class AuditSink:
     """Follows one log into one database. on_written(offset): told after each transaction.
 
+    store: where rows go, the database of the settings unless it is given.
     patient: waits for a database that is away; otherwise that is raised.
     written, rows, failures: newest offset written, rows so far, attempts that failed.
     """
@@ -116,17 +102,15 @@ class AuditSink:
         on_written: Callable[[int], None] | None = None,
         patient: bool = True,
         pause_s_min: float = PAUSE_S_MIN,
+        store: RowStore | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
         self._settings = settings
-        self._sink = sink
         self._on_written = on_written
         self._patient = patient
         self._pause_s_min = pause_s_min
-        self._engine = writing_engine(settings.url)
-        self._writer = AuditWriter(self._engine, reader.log_id, sink)
-        self._retention = Retention(self._engine, settings.retention_us, settings.bytes_max)
+        self._rows_go_to: RowStore = store or SqlRows(settings, reader.log_id, sink)
         self._condemned: frozenset[int] = frozenset()
         self._candidates: Candidates = RecordedCandidates()
         self._ahead: deque[RecordBatch] = deque()  # read, and not projected yet
@@ -161,8 +145,8 @@ class AuditSink:
         Raises what is wrong: AuditRefused, AuditAway before the first read, FoldStopped,
         OffsetGone, LogCorrupt.
         """
-        await upgrade(self._engine)
-        mark = await self._writer.mark()
+        await self._rows_go_to.prepare()
+        mark = await self._rows_go_to.mark()
         projector, rows = self._start(mark)
         storing: asyncio.Task[None] | None = None
         try:
@@ -195,20 +179,22 @@ class AuditSink:
         For a sink with a name of its own, which it forgets when all is done; the follower's mark
         moves ahead then. Interrupted, it goes on where it was. Raises as `follow`.
         """
-        await upgrade(self._engine)
-        follower = AuditWriter(self._engine, self._reader.log_id)
+        store = self._rows_go_to
+        assert isinstance(store, SqlRows)
+        await store.prepare()
+        follower = store.of_follower()
         known = await follower.mark()
         if known is not None and (known.offset < end or known.log_id != self._reader.log_id):
             check_mark(self._reader, known)  # a copy of the log may be older than the database
         await self.follow(end)
-        mark = await self._writer.mark()
+        mark = await store.mark()
         if mark is not None:
             await follower.advance(mark.offset, mark.check)
-        await self._writer.forget()
+        await store.writer.forget()
 
     async def close(self) -> None:
         """Let go of the database."""
-        await self._engine.dispose()
+        await self._rows_go_to.close()
 
     # -- where to begin ----------------------------------------------------------------
 
@@ -216,7 +202,7 @@ class AuditSink:
         reader, rows = self._reader, AuditRows()
         first = reader.first_offset()
         if mark is not None:
-            check_mark(reader, mark)
+            check_mark(reader, mark, self._rows_go_to.name)
         written = first - 1 if mark is None else mark.offset
         lost = max(written, -1) + 1 < first
         start = self._fold_before(max(written, first - 1))
@@ -339,25 +325,26 @@ class AuditSink:
         said = False
         while rows.last is not None:
             try:
-                self.rows += await self._writer.write(rows)
+                self.rows += await self._rows_go_to.write(rows)
                 break
             except AuditAway as problem:
                 self.failures += 1
                 if not self._patient:
                     raise
                 if not said:
-                    log.error("the audit database is away, rows wait in the log", cause=str(problem))
+                    where = self._rows_go_to.name
+                    log.error(f"{where} is away, rows wait in the log", cause=str(problem))
                     said = True
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_S_MAX, pause * 2)
         if rows.last is None:
             return
         if said:
-            log.info("the audit database is back", offset=rows.last[0])
+            log.info(f"{self._rows_go_to.name} is back", offset=rows.last[0])
         self.written = rows.last[0]
         if self._on_written is not None:
             self._on_written(self.written)
-        await self._retention.due(rows.last[0])
+        await self._rows_go_to.keep_up(rows)
 
 
 def _condemns(at: int, data: bytes, offset: int) -> bool:

@@ -12,7 +12,7 @@ each pick of the replica without an end gets one, at the pick's offset; the real
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Table, and_, delete, exists, func, literal, null, select, update
@@ -35,6 +35,8 @@ from app.sql_tables import (
 from projections.audit.rows import (
     UNKNOWN_END,
     ConfigRow,
+    EndRow,
+    PickRow,
     ReplicaHeard,
     ReplicaLeft,
     ReplicaRow,
@@ -79,6 +81,10 @@ class Insert:
         return tuple(values)
 
 
+Touch = Callable[[AsyncConnection, Sequence[PickRow], Sequence[EndRow]], Awaitable[None]]
+"""Told of picks and ends in the transaction that writes them."""
+
+
 class AuditWriter:
     """Writes for one sink into a database whose schema is the newest."""
 
@@ -88,11 +94,13 @@ class AuditWriter:
         log_id: bytes,
         sink: str = SINK,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        touch: Touch | None = None,
     ) -> None:
         self._engine = engine
         self._log_id = log_id
         self._sink = sink
         self._now_us = now_us
+        self._touch = touch
         dialect = engine.dialect
         self._insert_picks = Insert(picks, dialect)
         self._insert_candidates = Insert(pick_candidates, dialect)
@@ -123,6 +131,8 @@ class AuditWriter:
                     return 0
                 rows = rows.after(mark.offset)
             await self._insert(connection, rows)
+            if self._touch is not None:
+                await self._touch(connection, rows.picks, rows.ends)
             for offset, change in rows.changes:
                 await self._change(connection, offset, change)
             assert rows.last is not None

@@ -41,6 +41,7 @@ SEARCHED = ("./config.yaml", "/etc/picklog/config.yaml", "~/.config/picklog/conf
 EXTRA_MODULES = {
     "etcd": ("grpc", "google.protobuf"),
     "etcd3": ("etcd3",),
+    "faust": ("faust", "aiokafka"),
     "kafka": ("aiokafka",),
     "kv": ("jinja2", "minijinja", "tokenizers"),
 }

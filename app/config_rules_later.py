@@ -18,7 +18,7 @@ from app.config_dynamo import (
 )
 from app.config_findings import Finding, KeyPath, value_at
 from app.config_model import Config
-from app.config_storage import KafkaSettings, LogKind
+from app.config_storage import AuditTarget, KafkaSettings, LogKind
 from projections.bounds import NAMESPACES_MAX
 
 KUBERNETES: KeyPath = ("dynamo", "discovery", "kubernetes")
@@ -201,7 +201,9 @@ def not_in_this_release(config: Config) -> Iterator[Finding]:
         (("dynamo", "event_bus"), dynamo.event_bus.enabled, "no listener is started"),
         (
             ("log", "kafka"),
-            config.log.kind is LogKind.SEGMENTS and config.log.kafka != KafkaSettings(),
+            config.log.kind is LogKind.SEGMENTS
+            and config.audit.sink is AuditTarget.SQL
+            and config.log.kafka != KafkaSettings(),
             "`log copy` and `--log kafka:FILE` read it",
         ),
         (("global_prompts",), config.global_prompts is not None, ""),

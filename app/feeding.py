@@ -19,7 +19,7 @@ from typing import Any, Self
 import structlog
 
 from app.audit_database import database_url
-from app.audit_sink import AuditSink, SinkSettings
+from app.audit_sink import AuditSink
 from app.checkpoint_store import CheckpointFolder
 from app.follower_asking import Asking
 from app.follower_figures import ShadowResult, Verdict
@@ -27,6 +27,7 @@ from app.log_places import OpenLog, checkpoint_folder, open_log
 from app.shadow import Rows, RowSink, ShadowSettings
 from app.shadow_file import JsonLinesSink
 from app.shadow_sql import SqlSink
+from app.sql_rows import SinkSettings
 from app.staging_admin import StagingAdmin
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.segment_upkeep import keep_up

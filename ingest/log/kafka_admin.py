@@ -107,8 +107,13 @@ async def describe_topic(place: KafkaPlace) -> TopicFacts | None:
         await client.close()
 
 
-async def create_topic(place: KafkaPlace) -> bool:
-    """Make the topic unless it is there; whether it was made. Raises TopicRefused, KafkaError."""
+async def create_topic(
+    place: KafkaPlace, partitions: int = 1, other: Mapping[str, str] | None = None
+) -> bool:
+    """Make the topic unless it is there; whether it was made. Raises TopicRefused, KafkaError.
+
+    other: configuration that differs from a log's.
+    """
     copies = place.replication_factor
     configs = {
         "cleanup.policy": "delete",
@@ -119,10 +124,13 @@ async def create_topic(place: KafkaPlace) -> bool:
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
         "message.timestamp.type": "CreateTime",
+        **(other or {}),
     }
     client = await _client(place)
     try:
-        answer = await client.create_topics([NewTopic(place.topic, 1, copies, topic_configs=configs)])
+        answer = await client.create_topics(
+            [NewTopic(place.topic, partitions, copies, topic_configs=configs)]
+        )
         (_, code, text, *_), *_ = answer.topic_errors
         error = for_code(code)
         if error is TopicAlreadyExistsError:

@@ -10,7 +10,8 @@ from sqlalchemy.engine import URL
 
 from app.audit_database import connected, database_url, writing_engine
 from app.audit_query import plain
-from app.audit_sink import AuditSink, SinkSettings
+from app.audit_sink import AuditSink
+from app.sql_rows import SinkSettings
 from app.sql_tables import metadata
 from projections.events.control import ConfigAdopted, ReplicaGone
 from projections.events.discovery import KeyDeleted, Keyspace
@@ -23,8 +24,8 @@ def sqlite_url(folder: Path, name: str = "audit.sqlite") -> URL:
     return database_url(str(folder / name))
 
 
-def sink_settings(url: URL, candidates: int | None = 2) -> SinkSettings:
-    return SinkSettings(url, None, None, candidates)
+def sink_settings(url: URL, candidates: int | None = 2, rollup_grace_us: int | None = None) -> SinkSettings:
+    return SinkSettings(url, None, None, candidates, rollup_grace_us)
 
 
 async def write(

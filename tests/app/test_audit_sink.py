@@ -7,7 +7,6 @@ import itertools
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +17,9 @@ from structlog.testing import capture_logs
 from app.audit_database import AuditAway, connected, writing_engine
 from app.audit_rows import AuditRows
 from app.audit_sink import AuditSink, MarkMismatch
-from app.audit_writer import AuditWriter
 from app.checkpoint_store import CheckpointFolder
+from app.row_store import RowStore
+from app.sql_rows import SqlRows
 from projections.checkpoint import checkpoint_records
 from projections.events.codec import encode_record
 from projections.events.control import Pinged, RecordCondemned
@@ -64,11 +64,11 @@ class Reached:
                 await self._told.wait()
 
 
-class Away(AuditWriter):
+class Away(SqlRows):
     """A database that is away for the first attempts."""
 
-    def __init__(self, *arguments: Any, failures: int) -> None:
-        super().__init__(*arguments)
+    def __init__(self, url: URL, log_id: bytes, failures: int) -> None:
+        super().__init__(sink_settings(url), log_id)
         self.failures = failures
 
     async def write(self, rows: AuditRows) -> int:
@@ -78,8 +78,9 @@ class Away(AuditWriter):
         return await super().write(rows)
 
 
-def patient_sink(reader: LogReader, url: URL, reached: Reached) -> AuditSink:
-    return AuditSink(reader, None, sink_settings(url), on_written=reached, pause_s_min=0.001)
+def patient_sink(reader: LogReader, url: URL, reached: Reached, store: RowStore | None = None) -> AuditSink:
+    settings = sink_settings(url)
+    return AuditSink(reader, None, settings, on_written=reached, pause_s_min=0.001, store=store)
 
 
 async def followed(sink: AuditSink, until: int, reached: Reached) -> None:
@@ -103,8 +104,7 @@ async def test_a_database_that_is_away_costs_no_row(tmp_path: Path) -> None:
     """B-133, B-135: rows wait in the log, one batch is tried again until it is written."""
     world, reached = eventful(), Reached()
     url = sqlite_url(tmp_path)
-    sink = patient_sink(world.log, url, reached)
-    sink._writer = Away(sink._engine, world.log.log_id, failures=4)
+    sink = patient_sink(world.log, url, reached, Away(url, world.log.log_id, failures=4))
     with capture_logs() as lines:
         await followed(sink, world.log.end_offset() - 1, reached)
     assert sink.failures == 4
@@ -122,8 +122,8 @@ async def test_while_the_database_is_away_what_is_in_memory_does_not_grow(
     monkeypatch.setattr("app.audit_sink.ROWS_MAX", 4)
     monkeypatch.setattr("app.audit_sink.READ_BYTES", 200)
     world = eventful()
-    sink = patient_sink(world.log, sqlite_url(tmp_path), Reached())
-    sink._writer = Away(sink._engine, world.log.log_id, failures=1_000_000)
+    url = sqlite_url(tmp_path)
+    sink = patient_sink(world.log, url, Reached(), Away(url, world.log.log_id, failures=1_000_000))
     following = asyncio.create_task(sink.run())
     await failed(sink, 9)
     assert sink._position < world.log.end_offset() // 2, "the rest waits in the log"
