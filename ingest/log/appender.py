@@ -74,20 +74,28 @@ class State(Enum):
 class Appender:
     """See the module's text. every_us, every_bytes: group commit waits at most for either, ends aside.
 
+    is_owner: facts wait for a claim; of one that stands_by those of a replica do not.
     Every event method returns effects; the shell carries them out in order.
     """
 
     def __init__(
-        self, writer: bytes, *, is_owner: bool, every_us: int = 2_000, every_bytes: int = MIB
+        self,
+        writer: bytes,
+        *,
+        is_owner: bool,
+        stands_by: bool = False,
+        every_us: int = 2_000,
+        every_bytes: int = MIB,
     ) -> None:
         self.writer = writer
         self.epoch = REPLICA_EPOCH
-        self.state = State.HELD if is_owner else State.OPEN
+        self.state = State.HELD if is_owner and not stands_by else State.OPEN
         self.sequence = 0
         self.is_full = False
         self.pending_bytes = 0
         self.shed: dict[Importance, int] = dict.fromkeys(Importance, 0)
         self._is_owner = is_owner
+        self._stands_by = stands_by
         self._pacing = Pacing(every_us)
         self._every_bytes = every_bytes
         self._clock: OwnerClock | None = None
@@ -215,7 +223,9 @@ class Appender:
         self.writer, self.sequence, self._last_acknowledged = writer, 0, 0
         self.state = State.OPEN
         if self._is_owner:
-            self.state, self.epoch = State.HELD, REPLICA_EPOCH
+            if self.epoch or not self._stands_by:
+                self.state = State.HELD
+            self.epoch = REPLICA_EPOCH
             effects.append(Reclaim(previous))
         self.on_urgent(now_us, WriterContinued(previous, last_seen))
         self._renew(self._pending, now_us)

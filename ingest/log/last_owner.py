@@ -13,13 +13,14 @@ _READ_BYTES = 4 << 20
 _TELLERS = (Kind.LANE_OPENED, Kind.CLOCK_TICKED)
 
 
-def last_owner(log: LogReader) -> OwnerSeen | None:
+def last_owner(log: LogReader, before: int | None = None) -> OwnerSeen | None:
     """The newest owner that the kept records tell of, None where none does.
 
+    before: look no further than this offset, None for all that is there.
     Looks at windows that double backwards from the end, until one holds a LaneOpened or
     ClockTicked: with an owner's tick each second that is soon.
     """
-    first, end = log.first_offset(), log.end_offset()
+    first, end = log.first_offset(), log.end_offset() if before is None else before
     stop, step = end, _STEP_RECORDS
     stamp = 0
     while stop > first:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -33,43 +31,28 @@ from ingest.log.appender import (
 )
 from ingest.log.commit_thread import CommitThread
 from ingest.log.ownership import Ownership, own_records
-from projections.bounds import MIB
+from ingest.log.upkeep_rounds import UpkeepRounds
+from ingest.log.writer_settings import CommitNote, WriterSettings, boot_us, wall_us
 from projections.events.envelope import WRITER_BYTES
-from projections.events.ports import CommitUnclear, LogCorrupt, LogError, LogFailed, LogFull, LogStore
+from projections.events.ports import (
+    CommitUnclear,
+    LogCorrupt,
+    LogError,
+    LogFailed,
+    LogFull,
+    LogStore,
+    RecordBatch,
+)
+
+__all__ = ["CommitNote", "LogWriter", "WriterSettings", "boot_us", "wall_us"]
 
 WATCH_S = 0.25
+STANDBY_WATCH_S = 0.1  # a standby must not lose time over when it may claim
 CLOSE_S_MAX = 5.0  # of waiting for what is under way when a writer closes
-UPKEEP_S = 10.0
 FIND_AGAIN_S = 0.5
 
 log = structlog.get_logger("picklog.log")
 OnDone = Callable[[Receipt], None]
-
-
-def boot_us() -> int:
-    """Monotonic time that goes on while the machine sleeps, microseconds."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
-
-
-def wall_us() -> int:
-    """Wall clock, microseconds since 1970."""
-    return time.time_ns() // 1000
-
-
-class CommitNote(NamedTuple):
-    """Figures of one commit, for metrics."""
-
-    records: int
-    size_bytes: int
-    duration_us: int
-
-
-class WriterSettings(NamedTuple):
-    """Group commit: `log.fsync` of the configuration. upkeep_s: pause between rounds of upkeep."""
-
-    every_us: int = 2_000
-    every_bytes: int = MIB
-    upkeep_s: float = UPKEEP_S
 
 
 class LogWriter:
@@ -85,7 +68,8 @@ class LogWriter:
         settings: WriterSettings,
         *,
         is_owner: bool,
-        upkeep: Callable[[], object] | None,
+        stands_by: bool,
+        replica: bytes | None,
         on_still: Callable[[int], None] | None,
         on_commit: Callable[[CommitNote], None] | None,
         now_us: Callable[[], int],
@@ -99,10 +83,11 @@ class LogWriter:
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
         self._commits = CommitThread(store, self._loop)
-        self._upkeep_thread = ThreadPoolExecutor(1, "log-upkeep")
+        self._upkeep: UpkeepRounds | None = None
         self._appender = Appender(
             os.urandom(WRITER_BYTES),
             is_owner=is_owner,
+            stands_by=stands_by,
             every_us=settings.every_us,
             every_bytes=settings.every_bytes,
         )
@@ -116,7 +101,10 @@ class LogWriter:
                 do=self._do,
                 fail=self._fail,
                 on_still=on_still,
+                stands_by=stands_by,
+                replica=replica,
             )
+        self._watch_s = STANDBY_WATCH_S if stands_by else WATCH_S
         self._sent_from = store.end_offset()
         self._handle: asyncio.Handle | None = None
         self._planned_at = 0.0
@@ -131,6 +119,8 @@ class LogWriter:
         settings: WriterSettings | None = None,
         *,
         is_owner: bool = True,
+        stands_by: bool = False,
+        replica: bytes | None = None,
         cause: str = "restart",
         upkeep: Callable[[], object] | None = None,
         on_still: Callable[[int], None] | None = None,
@@ -140,6 +130,8 @@ class LogWriter:
     ) -> LogWriter:
         """Start writing; an owner returns once its claim was read back as the winner.
 
+        stands_by: return at once, and own the log when nobody else does, see `is_owner`; what the
+        process reads of the log must be handed over (`on_batches`). replica: its name in the log.
         upkeep: called every `upkeep_s` in a thread (`segment_upkeep.keep_up` of the store).
         on_still(us): the loop stood still so long that all subscriptions count as cut.
         Raises LogError where the claim does not come through.
@@ -148,17 +140,18 @@ class LogWriter:
             store,
             settings or WriterSettings(),
             is_owner=is_owner,
-            upkeep=upkeep,
+            stands_by=stands_by,
+            replica=replica,
             on_still=on_still,
             on_commit=on_commit,
             now_us=now_us,
             wall_us=wall_us,
         )
-        if writer._ownership is not None:
+        if writer._ownership is not None and not stands_by:
             await writer._own(writer._ownership, cause)
         writer._tasks.append(asyncio.create_task(writer._watch()))
         if upkeep is not None:
-            writer._tasks.append(asyncio.create_task(writer._keep_up(upkeep)))
+            writer._upkeep = UpkeepRounds(upkeep, writer._settings.upkeep_s)
         return writer
 
     # For others ----------------------------------------------------------------------
@@ -172,6 +165,21 @@ class LogWriter:
     def epoch(self) -> int:
         """The owner's epoch, 0 for a writer that owns nothing."""
         return self._appender.epoch
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether its claim stands, as far as this process has read."""
+        return self._ownership is not None and self._ownership.is_owned.is_set()
+
+    @property
+    def silent_since(self) -> int:
+        """Of a standby that took the log over: monotonic time at which the owner before was heard last."""
+        return self._now_us() if self._ownership is None else self._ownership.silent_since
+
+    def on_batches(self, batches: Sequence[RecordBatch]) -> None:
+        """All that the process reads of the log, in order: of one that stands by, or did."""
+        if self._ownership is not None and not self.failure.done():
+            self._ownership.on_batches(batches)
 
     @property
     def shed(self) -> dict[Importance, int]:
@@ -200,10 +208,12 @@ class LogWriter:
         importance: Importance = Importance.CONTROL,
         time: int | None = None,
         on_done: OnDone | None = None,
+        heard_at: int | None = None,
     ) -> int:
         """Hand a fact over; its own sequence. Call in the loop's thread.
 
-        Owner kinds are stamped here; others carry `time`, or the log time of now.
+        Owner kinds are stamped here, as of `heard_at`, monotonic microseconds, or as of now; others
+        carry `time`, or the log time of now.
         on_done is called once, in the loop, with what became of it.
         """
         if self._is_closed or self.failure.done():
@@ -211,7 +221,8 @@ class LogWriter:
                 self._loop.call_soon(on_done, Receipt(Status.LOST, None, 0))
             return 0
         try:
-            effects = self._appender.on_submitted(self._now_us(), fact, importance, time, on_done)
+            at = self._now_us() if heard_at is None else heard_at
+            effects = self._appender.on_submitted(at, fact, importance, time, on_done)
         except (ValueError, OverflowError) as problem:
             log.error(
                 "a record cannot be encoded and was dropped", kind=type(fact).__name__, error=str(problem)
@@ -253,7 +264,8 @@ class LogWriter:
         if self._handle is not None:
             self._handle.cancel()
         await self._loop.run_in_executor(None, self._commits.close)
-        await self._loop.run_in_executor(None, self._upkeep_thread.shutdown)
+        if self._upkeep is not None:
+            await self._upkeep.stop()
 
     # When ----------------------------------------------------------------------------
 
@@ -280,20 +292,12 @@ class LogWriter:
     async def _watch(self) -> None:
         """Tick the machines though nothing happens: age of waiting picks, a loop that stood still."""
         while True:
-            await asyncio.sleep(WATCH_S)
+            await asyncio.sleep(self._watch_s)
             if self._ownership is not None:
                 self._ownership.on_tick()
             self._do(self._appender.on_room(self._store.is_full()))
             if self._handle is None:
                 self._tick()
-
-    async def _keep_up(self, upkeep: Callable[[], object]) -> None:
-        while True:
-            await asyncio.sleep(self._settings.upkeep_s)
-            try:
-                await self._loop.run_in_executor(self._upkeep_thread, upkeep)
-            except (LogError, OSError) as problem:
-                log.error("upkeep of the log failed and will be tried again", error=str(problem))
 
     # Carrying out --------------------------------------------------------------------
 

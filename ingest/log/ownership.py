@@ -1,36 +1,54 @@
-"""The shell of the claim: appends claims and pings, reads the log back up to them.
+"""The shell of the claim: appends claims and pings, and sees to it that the log is read up to them.
 
-It shares the writer's event loop and appender. Records that this process committed itself,
-right behind one another, need no reading back; whatever lies between them is read.
+It shares the writer's event loop and appender. On a log with one process it reads back itself:
+records that this process committed, right behind one another, need no reading; whatever lies
+between them is read. Where several processes may own the log (`stands_by`) the process's own tail
+hands over all that it reads, in order, whoever owns it: so a standby hears the owner, and an owner
+hears of a claim that superseded it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import structlog
 
 from ingest.log.appender import Appender, Effect, Receipt
-from ingest.log.claim import AppendUrgent, Claim, ClaimEffect, ClaimState, Fenced, Hold, Release, Won
+from ingest.log.claim import (
+    AppendUrgent,
+    Claim,
+    ClaimEffect,
+    ClaimState,
+    Fenced,
+    Hold,
+    Lost,
+    MayClaim,
+    Release,
+    Won,
+)
 from ingest.log.last_owner import last_owner
 from ingest.log.log_clock import OwnerClock
-from projections.events.codec import RecordRefused, decode_record, peek_kind
+from projections.events.codec import RecordRefused, decode_record, owner_stamp, peek_kind
 from projections.events.kinds import Kind
-from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore
+from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, RecordBatch
 
 READ_BYTES = 1 << 20
 READ_AGAIN_S = 0.5
+HEAD_BYTES = 48  # of a record: its writer's id ends before
+_TO_THE_CLAIM = (Kind.LANE_OPENED, Kind.PINGED)
 
 log = structlog.get_logger("picklog.log")
 
 
 class Ownership:
-    """Of one owner's writer. is_owned: set while the claim stands.
+    """Of one writer that owns the log or may. is_owned: set while the claim stands.
 
     do(effects): the writer carries out what the appender wants. fail(error): it is over.
     on_still(us): told when the loop stood still so long that all subscriptions count as cut.
+    stands_by: wait until nobody else owns the log; `on_batches` must be called with all that is
+    read. replica: the name that the log knows this process by.
     """
 
     def __init__(
@@ -43,6 +61,8 @@ class Ownership:
         do: Callable[[list[Effect]], None],
         fail: Callable[[LogError], None],
         on_still: Callable[[int], None] | None,
+        stands_by: bool = False,
+        replica: bytes | None = None,
     ) -> None:
         self.is_owned = asyncio.Event()
         self._store = store
@@ -52,15 +72,27 @@ class Ownership:
         self._do = do
         self._fail = fail
         self._on_still = on_still
-        self._claim = Claim(appender.writer, now_us())
-        self._read_at = store.end_offset()
+        self._stands_by = stands_by
+        self._replica = replica
+        self._claim = self._new_claim(now_us())
+        self._read_at = 0 if stands_by else store.end_offset()
         self._mine: set[bytes] = set()  # writer ids that this process claimed with
         self._won_epoch = 0
 
+    @property
+    def silent_since(self) -> int:
+        """Own time at which the owner before this process was heard last."""
+        return self._claim.silent_since
+
     def begin(self, cause: str) -> None:
-        """Claim the log for the appender's present writer id."""
+        """Claim the log for the appender's present writer id; a standby that never won stands by."""
         self.is_owned.clear()
         now = self._now_us()
+        if self._stands_by and not self._won_epoch:
+            before, self._claim = self._claim, self._new_claim(now)
+            self._claim.go_on_from(before)
+            return
+        read_at = self._store.end_offset()
         last = last_owner(self._store)
         if (
             self._won_epoch
@@ -73,8 +105,9 @@ class Ownership:
         # An earlier claim may have been found in the log and won just now: its epoch is over.
         self._do(self._appender.on_held())
         self._mine.add(self._appender.writer)
-        self._claim = Claim(self._appender.writer, now)
-        self._read_at = self._store.end_offset()
+        self._claim = Claim(self._appender.writer, now, replica=self._replica)
+        if not self._stands_by:
+            self._read_at = read_at
         own_time = self._appender.log_time(now) or None
         self._carry_out(self._claim.on_log_read(last, self._wall_us(), cause, own_time))
 
@@ -84,19 +117,66 @@ class Ownership:
 
     def on_committed(self, first_offset: int, records: int) -> None:
         """A batch of this writer is in the log."""
+        if self._stands_by:
+            return
         if self._claim.state is ClaimState.OWNER and self._read_at == first_offset:
             self._read_at = first_offset + records
+
+    def on_batches(self, batches: Sequence[RecordBatch]) -> None:
+        """What the process has read of the log, in order; what was handed over before is passed over."""
+        now = self._now_us()
+        for batch in batches:
+            spoke: tuple[int, bytes] | None = None  # the owner's newest word of this batch
+            for offset, data in enumerate(batch.records, batch.first_offset):
+                if offset < self._read_at:
+                    continue
+                if peek_kind(data) in _TO_THE_CLAIM:
+                    self._owner_spoke(spoke, now)
+                    spoke = None
+                    self._to_the_claim(offset, data, now)
+                elif self._is_waiting and owner_stamp(data) is not None:
+                    owner = self._claim.owner
+                    if owner is not None and owner[0] in data[:HEAD_BYTES]:
+                        spoke = offset, data
+                    else:
+                        self._owner_spoke((offset, data), now)
+            self._owner_spoke(spoke, now)
+            self._read_at = max(self._read_at, batch.first_offset + len(batch.records))
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._claim.state in (ClaimState.STANDBY, ClaimState.CLAIMING)
+
+    def _new_claim(self, now_us: int) -> Claim:
+        return Claim(self._appender.writer, now_us, stands_by=self._stands_by, replica=self._replica)
+
+    def _owner_spoke(self, record: tuple[int, bytes] | None, now_us: int) -> None:
+        if record is None:
+            return
+        with suppress(RecordRefused):
+            said = decode_record(*record)
+            self._claim.on_owner_record(said.writer, said.epoch, said.time, now_us)
+
+    def _to_the_claim(self, offset: int, data: bytes, now_us: int) -> None:
+        with suppress(RecordRefused):
+            self._carry_out(self._claim.on_record(decode_record(offset, data), now_us))
 
     def _carry_out(self, effects: list[ClaimEffect]) -> None:
         now = self._now_us()
         for effect in effects:
             match effect:
                 case AppendUrgent(fact, stamp):
-                    self._do(self._appender.on_urgent(now, fact, stamp, self._read_back))
-                case Won(epoch, anchor):
+                    tag = None if self._stands_by else self._read_back
+                    self._do(self._appender.on_urgent(now, fact, stamp, tag))
+                case MayClaim():
+                    self._claim_silent_log(effect)
+                case Won(epoch, anchor, anchored_at):
                     self._won_epoch = epoch
                     self.is_owned.set()
-                    self._do(self._appender.on_claimed(now, epoch, OwnerClock(anchor + 1, now)))
+                    clock = OwnerClock(anchor + 1, now if anchored_at is None else anchored_at)
+                    self._do(self._appender.on_claimed(now, epoch, clock))
+                case Lost(writer, epoch):
+                    log.info("another standby took the log over", writer=writer.hex(), epoch=epoch)
                 case Hold(still_us):
                     log.warning("the process stood still", seconds=round(still_us / 1e6, 3))
                     self._do(self._appender.on_held())
@@ -106,6 +186,25 @@ class Ownership:
                     self._do(self._appender.on_released())
                 case Fenced(writer, epoch):
                     self._fail(LogFailed(f"writer {writer.hex()} took the log over with epoch {epoch}"))
+
+    def _claim_silent_log(self, effect: MayClaim) -> None:
+        """Nobody speaks for the log; whom this process never heard, the log names.
+
+        Only what was handed over counts: whoever spoke or claimed behind it comes first.
+        """
+        try:
+            last = effect.last or last_owner(self._store, self._read_at)
+        except (LogCorrupt, LogFailed) as problem:
+            self._fail(problem)
+            return
+        except LogError as problem:
+            log.warning("the log cannot be read for who owned it", error=str(problem))
+            return  # asked again at the next tick
+        now = self._now_us()
+        silent_s = round((now - self._claim.silent_since) / 1e6, 3)
+        log.info("nobody speaks for the log: claiming it", silent_seconds=silent_s)
+        self._mine.add(self._appender.writer)
+        self._carry_out(self._claim.on_silence(last, now, self._wall_us()))
 
     def _read_back(self, receipt: Receipt) -> None:
         """A claim or ping of ours is in the log: read up to it."""
@@ -121,12 +220,7 @@ class Ownership:
                 return
             if not batches:
                 break
-            for batch in batches:
-                for offset, data in enumerate(batch.records, batch.first_offset):
-                    if peek_kind(data) in (Kind.LANE_OPENED, Kind.PINGED):
-                        with suppress(RecordRefused):
-                            self._carry_out(self._claim.on_record(decode_record(offset, data)))
-            self._read_at = batches[-1].first_offset + len(batches[-1].records)
+            self.on_batches(batches)
 
 
 def own_records(store: LogStore, start: int, writer: bytes, sequence: int) -> dict[int, int]:

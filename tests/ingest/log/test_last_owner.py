@@ -65,3 +65,9 @@ def test_unreadable_records_are_passed_by() -> None:
     good = opened(A, 3, 1000, 99_000)
     log.commit([good, good[:-1] + b"x", b"", b"rubbish"])
     assert last_owner(log) == OwnerSeen(A, 3, 1000, 1000, 99_000)
+
+
+def test_what_stands_behind_a_given_offset_is_not_looked_at() -> None:
+    log = MemoryLog()
+    log.commit([opened(A, 3, 1000, 99_000), opened(B, 4, 1200, 99_300)])
+    assert last_owner(log, 1) == OwnerSeen(A, 3, 1000, 1000, 99_000)
