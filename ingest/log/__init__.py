@@ -19,6 +19,11 @@ segment_store    one stored segment, plain or compressed, as bytes at positions
 segment_files    names, permissions and the few calls of the operating system that can fail
 manifest         what is known of each segment without opening it
 durable_mark     how far readers of other processes may see
+grouped_store    group commit of several threads
+owner_socket     the owner's door for router processes
+socket_store     a router process's side of it
+socket_frames    what they say to each other
+unix_socket      names of any length, exact reads, deadlines
 log_check        walking a whole log: check words, order and hash chain
 raw_frames       raw frames beside the log, by offset
 log_copy         copying a log record by record, and the proof that both are equal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
@@ -133,11 +134,9 @@ class Router:
     def wait_for_end(self) -> None:
         """Read until the owner has hung up."""
         self.socket.settimeout(20)
-        try:
+        with suppress(ConnectionError):
             while self.socket.recv(1 << 16):
                 pass
-        except ConnectionError:
-            pass
 
     def close(self) -> None:
         self.socket.close()
@@ -164,17 +163,15 @@ class BadOwner:
                 connection, _ = self.socket.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(OSError):  # a router that is gone ends the talk
                 if self._welcome is not None:
                     head_of(connection)
                     send(connection, self._welcome, soon())
                 self._act(connection)
 
     def close(self) -> None:
-        try:
+        with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self.socket.close()
 
 
