@@ -130,9 +130,9 @@ class Claim:
         self.owner, self._stamp, self._heard_at = before.owner, before._stamp, before._heard_at
 
     @property
-    def silent_since(self) -> int:
-        """Own time at which the owner before was heard last, as far as this machine knows."""
-        return self._vigil.silent_since if self._heard_at is None else self._heard_at
+    def owner_heard_at(self) -> int | None:
+        """Own time at which the owner before was heard last; None where that is not known."""
+        return self._heard_at
 
     def on_log_read(
         self, last: OwnerSeen | None, wall_us: int, cause: str = "restart", own_time: int | None = None

@@ -172,9 +172,9 @@ class LogWriter:
         return self._ownership is not None and self._ownership.is_owned.is_set()
 
     @property
-    def silent_since(self) -> int:
-        """Of a standby that took the log over: monotonic time at which the owner before was heard last."""
-        return self._now_us() if self._ownership is None else self._ownership.silent_since
+    def owner_heard_at(self) -> int | None:
+        """Of a standby: monotonic time at which it heard the owner last; None where that is not known."""
+        return None if self._ownership is None else self._ownership.owner_heard_at
 
     def on_batches(self, batches: Sequence[RecordBatch]) -> None:
         """All that the process reads of the log, in order: of one that stands by, or did."""

@@ -80,9 +80,9 @@ class Ownership:
         self._won_epoch = 0
 
     @property
-    def silent_since(self) -> int:
-        """Own time at which the owner before this process was heard last."""
-        return self._claim.silent_since
+    def owner_heard_at(self) -> int | None:
+        """Own time at which the owner before this process was heard last; None where that is not known."""
+        return self._claim.owner_heard_at
 
     def begin(self, cause: str) -> None:
         """Claim the log for the appender's present writer id; a standby that never won stands by."""
@@ -201,7 +201,8 @@ class Ownership:
             log.warning("the log cannot be read for who owned it", error=str(problem))
             return  # asked again at the next tick
         now = self._now_us()
-        silent_s = round((now - self._claim.silent_since) / 1e6, 3)
+        heard_at = self._claim.owner_heard_at
+        silent_s = None if heard_at is None else round((now - heard_at) / 1e6, 3)
         log.info("nobody speaks for the log: claiming it", silent_seconds=silent_s)
         self._mine.add(self._appender.writer)
         self._carry_out(self._claim.on_silence(last, now, self._wall_us()))

@@ -182,7 +182,7 @@ def test_a_standby_goes_on_with_the_log_time_from_when_it_heard_the_owner_last()
     standby.pass_time(500_000)
     heard_at, stamp = 5_000_000, 54_000_000
     assert standby.told == [MayClaim(OwnerSeen(B, 7, stamp, 0, 0)), Won(8, stamp, heard_at)]
-    assert standby.claim.silent_since == heard_at
+    assert standby.claim.owner_heard_at == heard_at
 
 
 def test_the_claim_of_a_takeover_tells_both_times_of_one_moment() -> None:
@@ -242,7 +242,7 @@ def test_a_standby_under_another_writer_id_still_knows_the_owner() -> None:
     again = Claim(A, standby.now, stands_by=True)
     again.go_on_from(standby.claim)
     assert again.owner == (B, 7)
-    assert again.silent_since == standby.now
+    assert again.owner_heard_at == standby.now
 
 
 def test_an_owner_that_was_a_standby_is_fenced_like_any_other() -> None:

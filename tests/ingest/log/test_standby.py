@@ -14,9 +14,9 @@ def watched(vigil: Vigil, start: int, stop: int, trip: int = TRIP) -> int | None
     """Ticks and pings that come back; the time of the first tick that may claim."""
     reads: list[tuple[int, int]] = []
     for now in range(start, stop, 100_000):
-        for due, number in [one for one in reads if one[0] <= now]:
-            reads.remove((due, number))
-            vigil.ping_read(number, due)
+        for due, read in [one for one in reads if one[0] <= now]:
+            reads.remove((due, read))
+            vigil.ping_read(read, due)
         number = vigil.due_ping(now)
         if number is not None:
             reads.append((now + trip, number))
