@@ -12,7 +12,7 @@ import yaml
 
 from deploy.check import install_tools
 from deploy.grafana import boards
-from deploy.grafana.panels import COLUMNS, text_of
+from deploy.grafana.panels import COLUMNS, Board, text_of
 from tests.deploy.exported import exported, whole_text
 from tests.deploy.tools import asked
 
@@ -26,14 +26,14 @@ def expressions() -> list[str]:
     return [text.replace("$instance", ".*").replace("$__rate_interval", "1m") for text in found]
 
 
-def panels_of(board: boards.Board) -> list[dict[str, Any]]:
+def panels_of(board: Board) -> list[dict[str, Any]]:
     document = json.loads((boards.FOLDER / f"{board.uid}.json").read_text())
     panels: list[dict[str, Any]] = document["panels"]
     return panels
 
 
 @pytest.mark.parametrize("board", boards.BOARDS, ids=lambda board: board.uid)
-def test_the_file_that_grafana_reads_is_what_the_table_says(board: boards.Board) -> None:
+def test_the_file_that_grafana_reads_is_what_the_table_says(board: Board) -> None:
     written = (boards.FOLDER / f"{board.uid}.json").read_text(encoding="utf-8")
     assert written == text_of(board), "python -m deploy.grafana.boards"
 
@@ -79,7 +79,7 @@ async def test_legends_name_labels_that_their_series_keep() -> None:
 
 
 @pytest.mark.parametrize("board", boards.BOARDS, ids=lambda board: board.uid)
-def test_panels_stand_side_by_side_without_overlap(board: boards.Board) -> None:
+def test_panels_stand_side_by_side_without_overlap(board: Board) -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels_of(board):
         place = panel["gridPos"]
@@ -94,7 +94,7 @@ def test_panels_stand_side_by_side_without_overlap(board: boards.Board) -> None:
 
 
 @pytest.mark.parametrize("board", boards.BOARDS, ids=lambda board: board.uid)
-def test_each_panel_has_a_title_and_a_number_of_its_own(board: boards.Board) -> None:
+def test_each_panel_has_a_title_and_a_number_of_its_own(board: Board) -> None:
     panels = panels_of(board)
     assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
 
