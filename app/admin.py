@@ -22,7 +22,8 @@ import orjson
 import structlog
 from aiohttp import web
 
-from app.admin_auth import NOBODY, admit
+from app.admin_auth import AdminGate, Handler
+from app.admin_checkpoints import CheckpointRoutes
 from app.admin_documents import is_source_installed, json_bytes, workers_pieces
 from app.config_adoption import AdoptableSettings, adoptable_settings, restore_secrets
 from app.config_findings import ConfigError, Finding
@@ -37,7 +38,7 @@ from projections.events.ports import LogError, OffsetGone
 from projections.fold import Fold
 from replay.explain import PickNotFound
 from replay.timeline import StateGone
-from router.ingress.answers import error_answer, json_answer
+from router.ingress.answers import json_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ERRORS, ErrorCode, RequestRefused
 from router.prompt.self_check import MatchState
@@ -46,10 +47,7 @@ BODY_S_MAX: Final = 30.0
 ROWS_PER_SLICE: Final = 128
 PICK_NAME_CHARACTERS_MAX: Final = 128
 EXPLANATIONS_WAITING_MAX: Final = 16
-PATH_CHARACTERS_SHOWN: Final = 200
-CLIENT_LEFT: Final = 499  # in the audit line alone: nobody was there to be answered
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger("picklog.admin")
 
 
@@ -62,6 +60,7 @@ class AdminSources(NamedTuple):
     explain, state: one pick, and the state at a mark, as documents; called in a thread, one at
     a time. Raise PickNotFound, MarkRefused, StateGone, and what the log raises.
     extras: installed extras of the distribution. matches: how true predicted blocks were, by model.
+    checkpoints: those that peers may fetch, None where there are none.
     """
 
     config: Callable[[], Config]
@@ -72,6 +71,7 @@ class AdminSources(NamedTuple):
     state: Callable[[str], dict[str, Any]]
     extras: Callable[[], frozenset[str]] = installed_extras
     matches: Callable[[], Sequence[MatchState]] = tuple
+    checkpoints: CheckpointRoutes | None = None
 
 
 def admin_application(sources: AdminSources) -> web.Application:
@@ -84,8 +84,6 @@ class Admin:
 
     def __init__(self, sources: AdminSources) -> None:
         self._sources = sources
-        # listening addresses stay as they were at the start, whatever later settings say
-        self._is_local_only = beyond_loopback(sources.config()) is None
         self._putting = asyncio.Lock()
         self._explaining = asyncio.Lock()
         self._explanations = 0
@@ -100,31 +98,12 @@ class Admin:
             "/picks/{name}": {"GET": self.pick},
             "/state": {"GET": self.state},
         }
-        for path, handlers in routes.items():
-            application.router.add_route("*", path, self._admitted(handlers))
-        application.router.add_route("*", "/{path:.*}", self._admitted({}))
+        if self._sources.checkpoints is not None:
+            routes |= self._sources.checkpoints.handlers()
+        # listening addresses stay as they were at the start, whatever later settings say
+        is_local_only = beyond_loopback(self._sources.config()) is None
+        AdminGate(lambda: self._sources.config().admin.auth, is_local_only).open(application, routes)
         return application
-
-    def _admitted(self, handlers: dict[str, Handler]) -> Handler:
-        async def admitted(request: web.Request) -> web.StreamResponse:
-            who, status = NOBODY, 500
-            try:
-                auth = self._sources.config().admin.auth
-                who = admit(request, auth, is_local_only=self._is_local_only)
-                answer = await _handler_for(handlers, request)(request)
-                status = answer.status
-            except RequestRefused as refused:
-                status = refused.status
-                return error_answer(refused, request_id_of(request))
-            except asyncio.CancelledError:
-                status = CLIENT_LEFT
-                raise
-            finally:
-                path = request.path[:PATH_CHARACTERS_SHOWN]
-                log.info("admin request", who=who, method=request.method, path=path, status=status)
-            return answer
-
-        return admitted
 
     # The fleet -----------------------------------------------------------------------
 
@@ -291,12 +270,3 @@ async def _read_body(request: web.Request) -> bytes:
     except TimeoutError:
         raise RequestRefused(ErrorCode.REQUEST_TIMEOUT) from None
     return bytes(parts)
-
-
-def _handler_for(handlers: dict[str, Handler], request: web.Request) -> Handler:
-    if not handlers:
-        raise RequestRefused(ErrorCode.NOT_FOUND)
-    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
-    if handler is None:
-        raise RequestRefused(ErrorCode.METHOD_NOT_ALLOWED, headers=(("Allow", ", ".join(handlers)),))
-    return handler

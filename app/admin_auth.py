@@ -11,20 +11,27 @@ Source: contract, sections 3 and 6; requirement row ADM-01.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+import structlog
 from aiohttp import web
 
 from app.config_sections import AdminAuthSettings, AuthMethod
+from router.ingress.answers import error_answer
+from router.ingress.chat import request_id_of
 from router.ingress.errors import ErrorCode, RequestRefused
 
 CREDENTIAL_CHARACTERS_MAX: Final = 8192
 NOBODY: Final = "nobody"
+PATH_CHARACTERS_SHOWN: Final = 200
+CLIENT_LEFT: Final = 499  # in the audit line alone: nobody was there to be answered
 _CHALLENGES: Final = {
     AuthMethod.BEARER_TOKEN: (("WWW-Authenticate", 'Bearer realm="picklog admin"'),),
     AuthMethod.BASIC: (("WWW-Authenticate", 'Basic realm="picklog admin", charset="UTF-8"'),),
@@ -37,11 +44,80 @@ _ASK: Final = {
 }
 
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handlers = dict[str, dict[str, Handler]]
+"""By path below /admin and method."""
+
+log = structlog.get_logger("picklog.admin")
+
+
 class Secret(Protocol):
     """A secret of the configuration; printing it shows nothing."""
 
     def get_secret_value(self) -> str:
         """The secret itself."""
+
+
+class AdminGate:
+    """Lets requests to handlers through, or answers why not, with a line in the process log for each.
+
+    auth: in force when a request comes. is_local_only: see `admit`.
+    """
+
+    def __init__(self, auth: Callable[[], AdminAuthSettings], is_local_only: bool) -> None:
+        self._auth = auth
+        self._is_local_only = is_local_only
+
+    def open(self, application: web.Application, routes: Handlers) -> None:
+        """Add the routes, and an answer for all other paths."""
+        for path, handlers in routes.items():
+            application.router.add_route("*", path, self._admitted(handlers))
+        application.router.add_route("*", "/{path:.*}", self._admitted({}))
+
+    def _admitted(self, handlers: dict[str, Handler]) -> Handler:
+        async def admitted(request: web.Request) -> web.StreamResponse:
+            who, status = NOBODY, 500
+            try:
+                who = admit(request, self._auth(), is_local_only=self._is_local_only)
+                answer = await _handler_for(handlers, request)(request)
+                status = answer.status
+            except RequestRefused as refused:
+                status = refused.status
+                return error_answer(refused, request_id_of(request))
+            except asyncio.CancelledError:
+                status = CLIENT_LEFT
+                raise
+            finally:
+                path = request.path[:PATH_CHARACTERS_SHOWN]
+                log.info("admin request", who=who, method=request.method, path=path, status=status)
+            return answer
+
+        return admitted
+
+
+def _handler_for(handlers: dict[str, Handler], request: web.Request) -> Handler:
+    if not handlers:
+        raise RequestRefused(ErrorCode.NOT_FOUND)
+    handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+    if handler is None:
+        raise RequestRefused(ErrorCode.METHOD_NOT_ALLOWED, headers=(("Allow", ", ".join(handlers)),))
+    return handler
+
+
+def credentials(settings: AdminAuthSettings) -> dict[str, str]:
+    """Headers by which another process with the same settings lets this one in."""
+    if settings.method is AuthMethod.NONE:
+        return {}
+    if settings.method is AuthMethod.API_KEY:
+        return {"X-API-Key": _text(settings.api_key)}
+    if settings.method is AuthMethod.BEARER_TOKEN:
+        return {"Authorization": f"Bearer {_text(settings.token)}"}
+    pair = f"{settings.username or ''}:{_text(settings.password)}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode('ascii')}"}
+
+
+def _text(secret: Secret | None) -> str:
+    return secret.get_secret_value() if secret is not None else ""
 
 
 def admit(request: web.BaseRequest, settings: AdminAuthSettings, *, is_local_only: bool) -> str:

@@ -14,7 +14,9 @@ from typing import Protocol
 from aiohttp import web
 
 from app.admin import AdminSources, admin_application
+from app.admin_checkpoints import CheckpointRoutes
 from app.folding import Folding
+from app.log_access import LogAccess
 from app.log_tail import monotonic_us
 from app.lookups import Lookups
 from app.observe import CONTENT_TYPE, Observer
@@ -37,6 +39,7 @@ class Parts(Protocol):
     observer: Observer
     reloading: Reloading
     data: Path
+    access: LogAccess
 
     @property
     def member(self) -> str | None:
@@ -59,6 +62,7 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
         explain=lookups.explain,
         state=lookups.state,
         matches=matches,
+        checkpoints=CheckpointRoutes(parts.access.folder, lambda: parts.access.reader.log_id),
     )
 
     async def ready(_: web.Request) -> web.StreamResponse:

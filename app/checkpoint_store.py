@@ -1,11 +1,15 @@
 """Where checkpoints are kept: one file each, in segment format, written whole or not at all.
 
 A checkpoint's name says which position it is the state of, so that listing reads no file:
-`<offset>-<check word>-<log time>.checkpoint`. It is written under a temporary name, synced
-and renamed; whatever is half written at a crash is removed at the next write.
+`<offset>-<check word>-<log time>.checkpoint`. It is written under a temporary name of its own,
+synced and renamed; whatever is half written at a crash is removed at a later write.
 
 Kept are the newest few, one an hour and one a day while their records last, under a byte
 ceiling (decision 9). The newest one is never removed.
+
+Replicas of one log may share the folder, also over a network file system: those that read
+change nothing in it, and each file is checked whole before it is used. Files of another
+log are not listed apart: give each log a folder of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ingest.log.segment_files import sync_folder
@@ -31,11 +36,12 @@ from projections.events.segment_format import (
     encode_header,
     frame_records,
 )
-from projections.events.segment_scan import StopKind, scan
+from projections.events.segment_scan import Scan, StopKind, scan
 
 HOUR_US = 3600 * SECOND_US
 DAY_US = 24 * HOUR_US
 BATCH_RECORDS = 1024
+STALE_S = 600.0  # unfinished for so long, by the file system's own clock: nobody writes it any more
 FILE_BYTES_MAX = 4 << 30
 _NAME = re.compile(r"(\d{20})-([0-9a-f]{16})-(\d{20})\.checkpoint")
 
@@ -56,15 +62,12 @@ class CheckpointFolder:
         except FileNotFoundError:
             return found
         for entry in entries:
-            match = _NAME.fullmatch(entry.name)
-            if match is None:
-                continue
             try:
-                size = entry.stat().st_size
+                info = named_checkpoint(entry.name, entry.stat().st_size)
             except FileNotFoundError:  # the follower let go of it meanwhile
                 continue
-            offset, check, time = int(match[1]), int(match[2], 16), int(match[3])
-            found.append(CheckpointInfo(offset, check, time, size, entry.name))
+            if info is not None:
+                found.append(info)
         return found
 
     def read(self, info: CheckpointInfo) -> Iterator[bytes]:
@@ -73,35 +76,80 @@ class CheckpointFolder:
         if info.size_bytes > FILE_BYTES_MAX:
             raise LogCorrupt(f"{path}: {info.size_bytes} bytes are above the checkpoint ceiling")
         data = path.read_bytes()
-        try:
-            header = decode_header(data)
-        except SegmentRefused as refusal:
-            raise LogCorrupt(
-                f"{path}: {refusal}: remove the file, an older checkpoint will be used"
-            ) from refusal
-        found = scan(data, header)
-        if found.stop.kind is not StopKind.SEALED:
-            detail = found.stop.detail or "it was not finished"
-            raise LogCorrupt(f"{path}: byte {found.stop.position}: {detail}: remove the file")
+        _, found = _scanned(path, data)
         for frame in found.batches:
             yield from frame_records(data, frame)
+
+    def check(self, info: CheckpointInfo, log_id: bytes) -> str | None:
+        """Why the file is no whole checkpoint of that log, None where it is. It is read to its end."""
+        path = self._folder / info.name
+        try:
+            header, _ = _scanned(path, path.read_bytes())
+        except (LogCorrupt, OSError) as problem:
+            return str(problem)
+        return None if header.log_id == log_id else f"{path}: it is of another log"
+
+    def path_of(self, name: str) -> Path | None:
+        """The file of a kept checkpoint; None for every other name."""
+        path = self._folder / name
+        return path if _NAME.fullmatch(name) is not None and path.is_file() else None
 
     def write(
         self, log_id: bytes, offset: int, check: int, time: int, records: Iterator[bytes]
     ) -> CheckpointInfo:
         """Write one checkpoint and remove those that need not be kept. Raises OSError."""
+        name = checkpoint_name(offset, check, time)
+        unfinished = self.unfinished(name)
+        try:
+            size = _write_file(unfinished, log_id, time, records)
+            self.finish(unfinished, name)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        self.prune()
+        return CheckpointInfo(offset, check, time, size, name)
+
+    def unfinished(self, name: str) -> Path:
+        """Where to write what `finish` will give that name. Raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        name = f"{offset:020d}-{check:016x}-{time:020d}.checkpoint"
-        unfinished = self._folder / f".{name}.tmp"
-        for stale in self._folder.glob(".*.tmp"):
-            stale.unlink(missing_ok=True)
-        size = _write_file(unfinished, log_id, time, records)
+        path = self._folder / f".{name}.{os.urandom(4).hex()}.tmp"
+        path.touch(0o600)
+        now = path.stat().st_mtime  # the file system's clock: the folder may lie on another machine
+        for other in self._folder.glob(".*.tmp"):
+            with suppress(FileNotFoundError):
+                if other.stat().st_mtime < now - STALE_S:
+                    other.unlink()
+        return path
+
+    def finish(self, unfinished: Path, name: str) -> None:
+        """Give a file that was written and synced its name. Raises OSError."""
         unfinished.rename(self._folder / name)
         sync_folder(self._folder)
-        info = CheckpointInfo(offset, check, time, size, name)
-        for surplus in surplus_checkpoints(self.list(), self._keep, self._bytes_max):
-            (self._folder / surplus.name).unlink(missing_ok=True)
-        return info
+
+    def expire(self, first_offset: int) -> None:
+        """Remove those whose tail is gone, now that the log begins there; never the newest."""
+        self._prune([info for info in self.list()[:-1] if info.offset + 1 < first_offset])
+
+    def prune(self) -> None:
+        """Remove those that need not be kept."""
+        self._prune(surplus_checkpoints(self.list(), self._keep, self._bytes_max))
+
+    def _prune(self, surplus: Sequence[CheckpointInfo]) -> None:
+        for info in surplus:
+            (self._folder / info.name).unlink(missing_ok=True)
+
+
+def checkpoint_name(offset: int, check: int, time: int) -> str:
+    """The file's name."""
+    return f"{offset:020d}-{check:016x}-{time:020d}.checkpoint"
+
+
+def named_checkpoint(name: str, size_bytes: int) -> CheckpointInfo | None:
+    """What a file's name says; None for other files."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    return CheckpointInfo(int(match[1]), int(match[2], 16), int(match[3]), size_bytes, name)
 
 
 def surplus_checkpoints(infos: Sequence[CheckpointInfo], keep: int, bytes_max: int) -> list[CheckpointInfo]:
@@ -124,6 +172,19 @@ def surplus_checkpoints(infos: Sequence[CheckpointInfo], keep: int, bytes_max: i
         else:
             total += info.size_bytes
     return surplus
+
+
+def _scanned(path: Path, data: bytes) -> tuple[SegmentHeader, Scan]:
+    """The whole file, checked. Raises LogCorrupt."""
+    try:
+        header = decode_header(data)
+    except SegmentRefused as refusal:
+        raise LogCorrupt(f"{path}: {refusal}: remove the file, an older checkpoint will be used") from refusal
+    found = scan(data, header)
+    if found.stop.kind is not StopKind.SEALED:
+        detail = found.stop.detail or "it was not finished"
+        raise LogCorrupt(f"{path}: byte {found.stop.position}: {detail}: remove the file")
+    return header, found
 
 
 def _write_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) -> int:

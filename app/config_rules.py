@@ -208,6 +208,21 @@ def no_backend_in_service(config: Config) -> Iterator[Finding]:
         yield Finding(("backends",), "holds no enabled server, so no request can be answered", "add one")
 
 
+def checkpoints_are_reachable(config: Config) -> Iterator[Finding]:
+    """The folder is absolute, since processes begin in different ones; peers are servers."""
+    folder = config.checkpoints.folder
+    if folder is not None and (not folder.startswith("/") or "\0" in folder):
+        yield Finding(("checkpoints", "folder"), "is no absolute path", "begin with /")
+    for index, text in enumerate(config.checkpoints.peers):
+        try:
+            _, prefix = read_backend_url(text)
+        except AddressFault as fault:
+            yield Finding(("checkpoints", "peers", index), fault.message, fault.hint)
+            continue
+        if prefix:
+            yield Finding(("checkpoints", "peers", index), "has a path", "end it after the port")
+
+
 ERRORS: tuple[Rule, ...] = (
     binds_are_addresses,
     admin_needs_authentication,
@@ -216,6 +231,7 @@ ERRORS: tuple[Rule, ...] = (
     api_keys_are_usable,
     log_has_brokers,
     audit_stream_has_brokers,
+    checkpoints_are_reachable,
     picker_is_known,
     settings_fit_a_record,
     fleet.endpoints_are_addresses,

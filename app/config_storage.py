@@ -130,6 +130,15 @@ class CheckpointSettings(Section):
     bytes: SizeOrShare = Field(
         default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
     )
+    folder: Text | None = Field(
+        default=None,
+        description="Absolute; replicas of one log may share it, and no other log. Default: DIR/checkpoints.",
+    )
+    peers: tuple[Text, ...] = Field(
+        default=(),
+        max_length=64,
+        description="http(s)://host:port of processes whose admin interface gives checkpoints.",
+    )
 
 
 def _database_address(value: SecretStr) -> SecretStr:

@@ -49,7 +49,7 @@ def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
     return Ceilings(
         bytes_of(config.log.retention.bytes, file_system_bytes),
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
-        bytes_of(config.checkpoints.bytes, file_system_bytes),
+        0 if config.checkpoints.folder else bytes_of(config.checkpoints.bytes, file_system_bytes),
         bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
         STEP_BYTES_MAX
         + (0 if config.audit.enabled else FILES_BYTES_MAX)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from projections.checkpoint import CheckpointRefused, fold_from_checkpoint
 from projections.events.codec import check_word
-from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader
+from projections.events.ports import CheckpointInfo, CheckpointStore, LogCorrupt, LogReader, OffsetGone
 from projections.fold import Fold
 
 
@@ -41,7 +41,7 @@ def start_fold(
     passed: list[tuple[str, str]] = []
     for info in reversed(checkpoints.list() if checkpoints is not None else ()):
         assert checkpoints is not None
-        reason = _unfit(reader, info, before)
+        reason = unfit(reader, info, before)
         if reason is None:
             try:
                 fold = fold_from_checkpoint(checkpoints.read(info), condemned=condemned)
@@ -50,12 +50,15 @@ def start_fold(
                 reason = str(problem)
             except FileNotFoundError:
                 reason = "it was removed as newer ones came"
+            except OSError as problem:  # a folder on another machine
+                reason = f"it cannot be read: {problem.strerror}"
         passed.append((info.name, reason))
     first = reader.first_offset()
     return FoldStart(Fold(condemned=condemned), first, None, tuple(passed), first > 0)
 
 
-def _unfit(reader: LogReader, info: CheckpointInfo, before: int | None) -> str | None:
+def unfit(reader: LogReader, info: CheckpointInfo, before: int | None = None) -> str | None:
+    """Why a checkpoint of that position is of no use for the log as it stands, None where it may be."""
     if before is not None and info.offset > before:
         return f"its offset {info.offset} is beyond {before}"
     if info.offset >= reader.end_offset():
@@ -64,7 +67,10 @@ def _unfit(reader: LogReader, info: CheckpointInfo, before: int | None) -> str |
         return f"the records after its offset {info.offset} are gone"
     if info.offset < reader.first_offset():
         return None  # its own record is gone, the one after it is the log's first
-    batches = reader.read(info.offset, 1)
+    try:
+        batches = reader.read(info.offset, 1)
+    except OffsetGone:
+        return f"the records after its offset {info.offset} are gone"
     if not batches or batches[0].first_offset != info.offset:
         return f"the log has no record at its offset {info.offset}"
     if check_word(batches[0].records[0]) != info.check:

@@ -60,8 +60,8 @@ class KafkaAccess:
         except BaseException:
             self.store.close()
             raise
-        folder = checkpoints_in(data, config, Disk().total_bytes(data))
-        self.checkpoints = TopicCheckpoints(folder, BaseCheckpoint(self.reader.source))
+        self.folder = checkpoints_in(data, config, Disk().total_bytes(data))
+        self.checkpoints = TopicCheckpoints(self.folder, BaseCheckpoint(self.reader.source))
         self.room: Enum | None = None
 
     def open_reader(self) -> ClosingReader:

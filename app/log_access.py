@@ -73,6 +73,10 @@ class LogAccess(Protocol):
         """Where checkpoints are kept."""
 
     @property
+    def folder(self) -> CheckpointFolder:
+        """The folder among them, whose files peers may fetch."""
+
+    @property
     def room(self) -> Enum | None:
         """What the log has room for, None where others watch that."""
 
@@ -93,7 +97,7 @@ def checkpoints_in(data: Path, config: Config, file_system_bytes: int) -> Checkp
     """The checkpoints of a data directory, or of the folder that replicas share."""
     settings = config.checkpoints
     return CheckpointFolder(
-        checkpoint_folder(data),
+        checkpoint_folder(data) if settings.folder is None else Path(settings.folder),
         keep=settings.keep,
         bytes_max=bytes_of(settings.bytes, file_system_bytes),
     )
@@ -127,6 +131,11 @@ class OwnedLog:
     def store(self) -> LogStore:
         """See LogAccess."""
         return self._grouped
+
+    @property
+    def folder(self) -> CheckpointFolder:
+        """See LogAccess."""
+        return self.checkpoints
 
     @property
     def room(self) -> Enum | None:

@@ -23,7 +23,7 @@ class SharedLog:
         self.data = data
         self.reader = reader
         self.store = SocketStore(data / SOCKET_NAME, reader)
-        self.checkpoints = checkpoints_in(data, config, Disk().total_bytes(data))
+        self.checkpoints = self.folder = checkpoints_in(data, config, Disk().total_bytes(data))
         self.room: Enum | None = None
 
     @classmethod

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.checkpoint_store import DAY_US, HOUR_US, CheckpointFolder, surplus_checkpoints
+from app.checkpoint_store import DAY_US, HOUR_US, CheckpointFolder, checkpoint_name, surplus_checkpoints
 from projections.bounds import COMMIT_BATCH_BYTES_MAX
 from projections.events.codec import encode_record
 from projections.events.held import WriterSeen
@@ -61,19 +61,47 @@ def test_damage_is_reported_before_any_record_is_given(tmp_path: Path, damage: s
         next(store.read(written))
 
 
-def test_a_crash_while_writing_leaves_no_checkpoint_and_is_cleared_away(tmp_path: Path) -> None:
+def test_what_fails_while_it_is_written_leaves_nothing(tmp_path: Path) -> None:
     store = CheckpointFolder(tmp_path)
 
-    def dying() -> object:
+    def failing() -> object:
         yield from records(5)
-        raise RuntimeError("power")
+        raise OSError(28, "No space left on device")
 
-    with pytest.raises(RuntimeError):
-        store.write(LOG, 5, 5, 5, dying())  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="No space"):
+        store.write(LOG, 5, 5, 5, failing())  # type: ignore[arg-type]
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_a_crash_left_is_no_checkpoint_and_is_cleared_away_when_nobody_can_be_writing_it(
+    tmp_path: Path,
+) -> None:
+    store = CheckpointFolder(tmp_path)
+    left, underway = (store.unfinished(checkpoint_name(offset, 5, 5)) for offset in (5, 7))
+    os.utime(left, (1, 1))
     assert store.list() == []
-    assert [p.name for p in tmp_path.iterdir()] != []
     kept = store.write(LOG, 6, 6, 6, iter(records(1)))
-    assert [p.name for p in tmp_path.iterdir()] == [kept.name]
+    assert {path.name for path in tmp_path.iterdir()} == {kept.name, underway.name}
+
+
+def test_one_is_whole_only_for_its_own_log(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path)
+    info = store.write(LOG, 5, 5, 5, iter(records(5)))
+    assert store.check(info, LOG) is None
+    assert "another log" in (store.check(info, bytes(16)) or "")
+    path = store.path_of(info.name)
+    assert path is not None and store.path_of("../" + info.name) is None
+    path.write_bytes(path.read_bytes()[:-1])
+    assert store.check(info, LOG) is not None
+
+
+def test_those_whose_tail_is_gone_go_but_for_the_newest(tmp_path: Path) -> None:
+    store = CheckpointFolder(tmp_path)
+    old, edge, new = (store.write(LOG, offset, 1, 2, iter(records(2))) for offset in (5, 8, 9))
+    store.expire(9)
+    assert store.list() == [edge, new] and old not in store.list()
+    store.expire(99)
+    assert store.list() == [new]
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
