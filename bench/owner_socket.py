@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from bench import floor
 from ingest.log.grouped_store import GroupedStore
-from ingest.log.owner_socket import OwnerSocket, socket_path
+from ingest.log.owner_socket import OwnerSocket
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.socket_store import SocketStore
@@ -38,6 +38,7 @@ RECORDS = 10
 ROUNDS = 5
 ROUTERS = 3
 START_S = 60.0
+SOCKET_NAME = "owner.sock"
 WRITER = b"bench writer----"
 PROCESSES = multiprocessing.get_context("spawn")
 WAYS = ("direct", "one", "three")
@@ -96,7 +97,7 @@ def direct(commits: int, durable: bool, data: Path) -> Figures:
 def through(routers: int, commits: int, durable: bool, data: Path) -> Figures:
     """Processes of their own, `commits` by each, begun together."""
     log = SegmentLog.open_owner(data, settings(durable))
-    door = OwnerSocket(socket_path(data), GroupedStore(log))
+    door = OwnerSocket(data / SOCKET_NAME, GroupedStore(log))
     gate, told = PROCESSES.Barrier(routers + 1), PROCESSES.SimpleQueue()
     children = [PROCESSES.Process(target=route, args=(data, commits, gate, told)) for _ in range(routers)]
     for child in children:
@@ -116,7 +117,7 @@ def through(routers: int, commits: int, durable: bool, data: Path) -> Figures:
 def route(data: Path, commits: int, gate: Barrier, told: SimpleQueue[list[float]]) -> None:
     """A router process; its first commit connects and is not timed."""
     reader = SegmentLog.open_reader(data)
-    store = SocketStore(socket_path(data), reader)
+    store = SocketStore(data / SOCKET_NAME, reader)
     store.commit(batch())
     gate.wait(START_S)
     told.put(timed(store.commit, commits))

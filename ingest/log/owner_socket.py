@@ -30,7 +30,6 @@ from threading import Event, Lock, Thread
 import structlog
 
 from ingest.log.grouped_store import GroupedStore
-from ingest.log.segment_files import log_folder
 from ingest.log.socket_frames import (
     HEAD_BYTES,
     FrameRefused,
@@ -50,7 +49,6 @@ from projections.events.envelope import REPLICA_EPOCH
 from projections.events.kinds import FACT_KINDS, SCHEMA, Speaker
 from projections.events.ports import CommitUnclear, LogError, LogFailed, LogFull
 
-SOCKET_NAME = "append.sock"
 CONNECTIONS_MAX = 64  # of routers on one machine; each may bring a batch of 8 MiB
 BACKLOG = 64
 HELLO_S = 10.0  # for a hello, from the connection on
@@ -62,11 +60,6 @@ PAUSE_S = 0.1  # when no connection can be accepted
 _ROUTER_KINDS = frozenset(kind for kind, row in FACT_KINDS.items() if row.speaker is Speaker.ANYBODY)
 
 log = structlog.get_logger("picklog.log")
-
-
-def socket_path(data: Path) -> Path:
-    """Where the owner of a data directory listens: in the log's folder, which is its owner's alone."""
-    return log_folder(data) / SOCKET_NAME
 
 
 class OwnerSocket:

@@ -12,7 +12,7 @@ from threading import Event, Semaphore, Thread
 from typing import Any
 
 from ingest.log.grouped_store import GroupedStore
-from ingest.log.owner_socket import OwnerSocket, socket_path
+from ingest.log.owner_socket import OwnerSocket
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.socket_frames import (
@@ -30,6 +30,7 @@ from projections.events.kinds import SCHEMA
 from projections.events.ports import MemoryLog
 from tests.ingest.log.log_places import SMALL, UnsyncedDisk
 
+SOCKET_NAME = "owner.sock"
 SESSION = b"session-16-bytes"
 EVERY_TYPE = tuple(FrameType)
 
@@ -53,7 +54,7 @@ class Owned:
     def __init__(self, data: Path, settings: SegmentSettings = SMALL, disk: Any = None, **more: int) -> None:
         self.log = SegmentLog.open_owner(data, settings, disk or UnsyncedDisk())
         self.store = GroupedStore(self.log)
-        self.path = socket_path(data)
+        self.path = data / SOCKET_NAME
         self.door = OwnerSocket(self.path, self.store, **more)
 
     def close(self) -> None:

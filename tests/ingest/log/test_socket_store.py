@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from ingest.log.appender import Importance, Receipt, Status
 from ingest.log.grouped_store import GroupedStore
 from ingest.log.log_writer import LogWriter, WriterSettings
-from ingest.log.owner_socket import OwnerSocket, socket_path
+from ingest.log.owner_socket import OwnerSocket
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.segment_upkeep import forget
@@ -48,7 +48,17 @@ from projections.events.ports import (
 from projections.fold import Fold
 from projections.notices import Notice
 from tests.ingest.log.facts import end, pick
-from tests.ingest.log.owner_places import BadOwner, Caller, HeldStore, Owned, head_of, soon, until, welcome_to
+from tests.ingest.log.owner_places import (
+    SOCKET_NAME,
+    BadOwner,
+    Caller,
+    HeldStore,
+    Owned,
+    head_of,
+    soon,
+    until,
+    welcome_to,
+)
 from tests.log_suite import WRITER, LogSuite, read_all, record
 
 
@@ -89,7 +99,7 @@ class Place:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.path = socket_path(data)
+        self.path = data / SOCKET_NAME
         Owned(data).close()
         self.opened: list[SegmentReader | SocketStore | BadOwner | Owned] = []
 
