@@ -1,6 +1,7 @@
 """The fold of a process that picks: begun at a checkpoint, begun anew where it must be.
 
-A fold that can go no further (a condemned record, a disagreement) is replaced. Until its
+A fold that can go no further (a condemned record, a disagreement, records that retention
+removed before they were read) is replaced. Until its
 successor has reached the end of the log, picks are made on the one that stands, marked
 suspect (decisions 10, 16): its state is old but whole, and own picks behind it are in the
 overlay. Only then everybody is handed the new one, in one step.
@@ -8,14 +9,15 @@ overlay. Only then everybody is handed the new one, in one step.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import structlog
 
 from app.fold_start import FoldStart, start_fold
 from app.log_tail import LogTail, monotonic_us
-from app.tail import Seen, StopReason, Tail
-from projections.events.ports import CheckpointStore, LogReader
+from app.tail import Restart, Seen, StopReason, Tail
+from projections.events.ports import CheckpointStore, LogReader, OffsetGone
 from projections.notices import Notice
 
 log = structlog.get_logger("picklog")
@@ -50,6 +52,7 @@ class Folding:
     """Folds for one process. Build it, then `run` it in a task.
 
     tail: the fold that picks read. newest: its successor while there is one, else the same.
+    before_start: awaited before a fold is begun anew; it may fetch a checkpoint.
     """
 
     def __init__(
@@ -59,21 +62,31 @@ class Folding:
         replica: bytes,
         watched: frozenset[type],
         listener: Listener,
+        before_start: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
         self._replica = replica
         self._watched = watched
         self._listener = listener
+        self._before_start = before_start
         self.start = start_fold(reader, checkpoints)
         say_start(self.start, reader.end_offset())
         self.tail = self.newest = self._tail_of(self.start, frozenset())
         self._shell = self._shell_of(self.tail, reader.end_offset())
 
     async def run(self) -> None:
-        """Fold until cancelled. Raises LogError where the log cannot be read."""
+        """Fold until cancelled. Raises LogError where the log cannot be read.
+
+        OffsetGone is raised only where no checkpoint bridges what retention removed.
+        """
         while True:
-            again = await self._shell.run()
+            gone: OffsetGone | None = None
+            try:
+                again = await self._shell.run()
+            except OffsetGone as problem:
+                gone = problem
+                again = overtaken(self.newest, problem)
             given_up = self.newest
             log.error(
                 "the fold is given up",
@@ -83,9 +96,13 @@ class Folding:
                 digests=dict(given_up.fold.digests()),
             )
             self._listener.fold_given_up(again.reason)
+            if self._before_start is not None:
+                await self._before_start()
             start = start_fold(
                 self._reader, self._checkpoints, before=again.before, condemned=again.condemned
             )
+            if gone is not None and start.incomplete:
+                raise gone
             say_start(start, self._reader.end_offset())
             self.newest = self._tail_of(start, again.condemned)
             told = max(self.tail.fold.mark.offset, given_up.fold.mark.offset)
@@ -125,6 +142,16 @@ class Folding:
             on_seen=self._listener.seen,
             on_condemn=self._listener.condemn,
         )
+
+
+def overtaken(tail: Tail, gone: OffsetGone) -> Restart:
+    """Retention passed this fold by: what its successor begins with."""
+    log.warning(
+        "retention removed records before they were folded: a newer checkpoint is looked for",
+        wanted=gone.offset,
+        oldest_kept=gone.first_offset,
+    )
+    return Restart("overtaken", None, tail.condemned)
 
 
 def say_start(start: FoldStart, end_offset: int) -> None:

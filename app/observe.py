@@ -82,6 +82,7 @@ class RestartCause(Enum):
 
     CONDEMNED = "condemned"
     DISAGREED = "disagreed"
+    OVERTAKEN = "overtaken"
     OTHER = "other"
 
 

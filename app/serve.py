@@ -17,6 +17,7 @@ from app.follower_jobs import ask_again
 from app.log_access import LogAccess, OwnedLog
 from app.log_places import checkpoint_folder, open_log
 from app.part_settings import bytes_of
+from app.peer_checkpoints import PeerCheckpoints
 from app.process_group import ProcessGroup
 from app.processes import on_stop_signals, run_to_end
 from app.replay_steps import Steps
@@ -65,7 +66,9 @@ async def _access(role: Role, loaded: LoadedConfig, data: Path) -> LogAccess:
     if loaded.config.log.kind is LogKind.KAFKA:
         from app.kafka_access import KafkaAccess  # here: the embedded log needs no client of Kafka
 
-        return KafkaAccess(data, loaded.config)
+        access = KafkaAccess(data, loaded.config)
+        await PeerCheckpoints.of(loaded.config, access.folder).fetch(access.reader)
+        return access
     if role is Role.ROUTER:
         return await SharedLog.open(data, loaded.config)
     return OwnedLog(data, loaded.config)

@@ -66,13 +66,13 @@ class ProposeCondemned(NamedTuple):
 class Restart(NamedTuple):
     """This fold is of no more use: start a new one from a checkpoint.
 
-    before: the checkpoint must not hold a later offset than this.
+    before: the checkpoint must not hold a later offset than this, None where any will do.
     condemned: offsets that the new fold skips.
     suspect: picks made from now until the new fold has caught up are suspect.
     """
 
     reason: str
-    before: int
+    before: int | None
     condemned: frozenset[int]
 
 
@@ -221,6 +221,11 @@ class Tail:
     def lag_us(self) -> int:
         """Newest round trip of an own ping, microseconds."""
         return self._lag_us
+
+    @property
+    def condemned(self) -> frozenset[int]:
+        """Offsets that this fold skips because it was told so; the log may have named more since."""
+        return self._condemned
 
     @property
     def queued_records(self) -> int:

@@ -21,6 +21,7 @@ import asyncio
 import os
 from collections.abc import Coroutine
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -39,6 +40,7 @@ from app.observe import Observer
 from app.own_records import OwnRecords
 from app.owner_side import OwnerSide
 from app.part_settings import prompt_settings, raw_settings, router_settings, writer_settings
+from app.peer_checkpoints import PeerCheckpoints
 from app.pick_log import ReplicaLog
 from app.process_state import ProcessState
 from app.processes import Child
@@ -100,7 +102,14 @@ class MainProcess:
         self.replica = os.urandom(REPLICA_BYTES)
         self.observer = Observer()
         self.own = OwnRecords(self.replica, self.observer, role.value.name)
-        self.folding = Folding(access.reader, access.checkpoints, self.replica, WATCHED, self)
+        self.folding = Folding(
+            access.reader,
+            access.checkpoints,
+            self.replica,
+            WATCHED,
+            self,
+            before_start=partial(PeerCheckpoints.of(config, access.folder).fetch, access.reader),
+        )
         self.pick_log = ReplicaLog(self.replica, self.folding.tail, self.own.of_replica)
         self.service: RouterService | None = None
         if role.value.picks:

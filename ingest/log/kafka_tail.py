@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable
 from projections.bounds import MIB
-from projections.events.ports import LogError, RecordBatch
+from projections.events.ports import LogError, OffsetGone, RecordBatch
 
 AHEAD_BYTES_MAX = 16 * MIB  # fetched and not taken yet, one fetch beyond it
 FETCH_BYTES = MIB
@@ -120,7 +120,11 @@ class KafkaTail:
             self._problem = None
             self._next = -1
             aim = self._aim
-        found = self._reader.read(start, bytes_max)
+        try:
+            found = self._reader.read(start, bytes_max)
+        except OffsetGone as gone:
+            self._first = max(self._first, gone.first_offset)
+            raise
         self._end = max(self._end, self._reader.end_offset())
         self._first = self._reader.first_offset()
         with self._lock:
@@ -153,6 +157,8 @@ class KafkaTail:
                 await asyncio.sleep(AGAIN_S)
                 continue
             except LogError as problem:
+                if isinstance(problem, OffsetGone):
+                    self._first = max(self._first, problem.first_offset)
                 self._give(aim, [], problem)
                 return
             if is_away:

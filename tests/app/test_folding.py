@@ -15,6 +15,7 @@ from app.folding import Folding
 from app.tail import Seen, Tail
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, ConfigAdopted, Pinged, RecordCondemned
+from projections.events.ports import OffsetGone
 from projections.fold import Fold
 from projections.notices import Notice
 from replay.engine import records_of
@@ -181,3 +182,59 @@ def poison(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process.folding.tail.fold.state.status, "apply_adopted", raising)
     process.world.say(ConfigAdopted(2, "x", b"", "{}", SETTINGS, True))
+
+
+def state_at(world: RecordedLog, store: CheckpointFolder, wanted: int) -> None:
+    """Write the state of an offset into a folder."""
+    fold = Fold()
+    for offset, data in records_of(world.log, 0, wanted + 1):
+        fold.apply(offset, data, [])
+    mark = fold.mark
+    records = checkpoint_records(fold, world.log.log_id)
+    store.write(world.log.log_id, mark.offset, mark.check, mark.time, records)
+
+
+@pytest.mark.req("EVS-13")
+async def test_a_fold_that_retention_overtook_begins_anew_from_a_checkpoint(
+    world: RecordedLog, tmp_path: Path
+) -> None:
+    process = Process(world, tmp_path)
+    for number in range(10):
+        world.sample(1, number)
+    newest = world.say(CheckpointDue("time"))
+    state_at(world, process.checkpoints, newest)
+    world.sample(2, 7)
+    world.log.forget(newest)
+    async with process.running(), asyncio.timeout(20):
+        while not process.replaced:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert process.given_up == ["overtaken"]
+    assert process.folding.tail.next_offset == world.log.end_offset()
+
+
+async def test_it_ends_where_no_checkpoint_bridges_what_is_gone(world: RecordedLog, tmp_path: Path) -> None:
+    process = Process(world, tmp_path)
+    world.log.forget(world.log.end_offset() - 1)
+    with pytest.raises(OffsetGone, match="start from a checkpoint"):
+        await asyncio.wait_for(process.folding.run(), 20)
+
+
+async def test_a_checkpoint_that_is_fetched_meanwhile_bridges_it(world: RecordedLog, tmp_path: Path) -> None:
+    process = Process(world, tmp_path)
+    newest = world.say(CheckpointDue("time"))
+    world.sample(2, 7)
+
+    async def fetch() -> None:
+        process.checkpoints.write(log_id, *mark, iter(state))
+
+    fold = Fold()
+    for offset, data in records_of(world.log, 0, newest + 1):
+        fold.apply(offset, data, [])
+    log_id, mark = world.log.log_id, (fold.mark.offset, fold.mark.check, fold.mark.time)
+    state = [*checkpoint_records(fold, log_id)]
+    process.folding = Folding(world.log, process.checkpoints, ME, WATCHED, process, before_start=fetch)
+    world.log.forget(newest)
+    async with process.running(), asyncio.timeout(20):
+        while not process.replaced:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert process.given_up == ["overtaken"]

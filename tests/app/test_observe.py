@@ -278,14 +278,20 @@ def test_folded_records_are_counted_by_offsets_without_jumps_and_restarts() -> N
 
 
 @pytest.mark.parametrize(
-    ("reason", "label"), [("condemned", "condemned"), ("disagreed", "disagreed"), ("moon phase", "other")]
+    ("reason", "label"),
+    [
+        ("condemned", "condemned"),
+        ("disagreed", "disagreed"),
+        ("overtaken", "overtaken"),
+        ("moon phase", "other"),
+    ],
 )
 def test_folds_that_start_anew_are_counted_by_cause(reason: str, label: str) -> None:
     observer = Observer()
     observer.fold_restarted(reason)
     after = scraped(observer)
     assert value(after, "picklog_fold_restarts_total", reason=label) == 1
-    assert len(labels_of(after, "picklog_fold_restarts_total")) == 3
+    assert len(labels_of(after, "picklog_fold_restarts_total")) == 4
 
 
 def test_stalls_and_reloads_are_counted() -> None:
