@@ -4,8 +4,11 @@ appender         what a writer sends next, what it sheds, what it does after an 
 appends          the words between the appender and its shell: importance, receipt, effects
 outage           ledger lines of picks whose records had to be dropped
 claim            who is the owner
+standby          when a standby may claim: the owner is silent and it is not cut off itself
 log_clock        log time of the owner
 log_writer       the asyncio shell around the appender
+writer_settings  its settings, its clocks, figures of a commit
+upkeep_rounds    upkeep, round after round, in a thread
 ownership        the shell of the claim: appends it and reads it back
 last_owner       who owned a log last, and until when
 segment_log      the owner's side of the files: commit and roll

@@ -5,6 +5,8 @@
 | `supervisor` | running subscriptions follow the fleet: admission, restarts, a stalled loop, the end |
 | `subscriber` | one publisher for as long as its record exists: sessions, waits between them, facts |
 | `session` | one connection: the ZMTP machine behind an asyncio transport |
+| `held_frames` | what a standby has heard in the last ten seconds |
+| `takeover` | what a new owner says of it |
 | `families` | which publishers a family listens to: load samples, block events, engines |
 | `message_stream` | the port between a subscriber and what its family makes of messages |
 | `sample_stream` | load samples, merged to the newest of each rank |

@@ -46,6 +46,10 @@ class EngineStream:
         self._run = NumberRun()
         self._reader.begin(self._host.connection)
 
+    def renumbered(self) -> None:
+        """See MessageStream. The ids that were given so far are nobody's: they begin anew, as for a gap."""
+        self.begin()
+
     def receive(self, messages: list[Message]) -> None:
         """See MessageStream."""
         for frames in messages:

@@ -131,6 +131,9 @@ class EventStream:
         """See MessageStream."""
         self._run = NumberRun()
 
+    def renumbered(self) -> None:
+        """See MessageStream. The publisher's own numbers go on."""
+
     def receive(self, messages: list[Message]) -> None:
         """See MessageStream."""
         publisher_id = self._host.key.publisher_id

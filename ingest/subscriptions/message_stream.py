@@ -65,6 +65,9 @@ class MessageStream(Protocol):
     def begin(self) -> None:
         """A connection stands, nothing of an earlier one counts; `host.connection` is its number."""
 
+    def renumbered(self) -> None:
+        """The connection has another number from here on, `host.connection`; no message was missed."""
+
     def receive(self, messages: list[Message]) -> None:
         """Whole messages, oldest first."""
 

@@ -47,6 +47,9 @@ class SampleStream:
         """See MessageStream."""
         self._continuity = Continuity()
 
+    def renumbered(self) -> None:
+        """See MessageStream. The publisher's own numbers go on."""
+
     def receive(self, messages: list[Message]) -> None:
         """See MessageStream."""
         host, continuity = self._host, self._continuity

@@ -119,6 +119,13 @@ class Subscriber:
         if self._session is not None:
             self._session.end(Reason.STOPPED)
 
+    def renumber(self, shift: int) -> None:
+        """Its connections have higher numbers from here on; the log was told of this one already."""
+        self.connection += shift
+        is_connected = self.state is SubscriptionState.CONNECTED
+        self._told = (self.state, self.reason, self.connection if is_connected else 0)
+        self._stream.renumbered()
+
     # one session
 
     async def _one_session(self) -> float | None:

@@ -26,7 +26,7 @@ import dataclasses
 import operator
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ingest.subscriptions.connectors import Connector, SubscriptionSettings, connector_of
@@ -51,7 +51,10 @@ Fact = tuple[Any, ...]
 
 
 class SubscriptionRow(NamedTuple):
-    """Where one subscription stands now, dials included, which the log is not told."""
+    """Where one subscription stands now, dials included, which the log is not told.
+
+    has_own_ids: its stream counts the events by itself, beginning with each connection.
+    """
 
     family: Family
     key: PublisherKey
@@ -61,6 +64,7 @@ class SubscriptionRow(NamedTuple):
     transport: Transport
     connection: int
     reason: str
+    has_own_ids: bool = False
 
 
 class _Running(NamedTuple):
@@ -178,6 +182,15 @@ class Subscriptions:
         if self._fleet is not None:
             self.follow(self._fleet, self._is_wanted)
 
+    def renumber(self, shifts: Mapping[PublisherKey, int]) -> None:
+        """Add to the numbers of connections: the log knows others of their publishers (decision 45)."""
+        for key, shift in shifts.items():
+            running = self._running.get(key)
+            if running is not None:
+                running.subscriber.renumber(shift)
+            else:
+                self._remember(key, self._connections.get(key, 0) + shift)
+
     async def stop(self) -> None:
         """End all, within GRACE_S. The log hears that nobody is connected any more."""
         self._is_stopped = True
@@ -194,12 +207,13 @@ class Subscriptions:
     def rows(self) -> list[SubscriptionRow]:
         """All subscriptions by ascending publisher id, those that wait last."""
         transport = self._ports.connector.transport
+        running = sorted(self._running.items(), key=lambda item: admission_order(item[0]))
         rows = [
             SubscriptionRow(
                 self._plan.family, key, one.publisher.component, one.publisher.address, one.state, transport,
-                one.connection, one.reason.value,
+                one.connection, one.reason.value, wanted.source is not None,
             )
-            for key, (one, _, _) in sorted(self._running.items(), key=lambda item: admission_order(item[0]))
+            for key, (one, _, wanted) in running
         ]  # fmt: skip
         for key, one in self._waiting.items():
             rows.append(

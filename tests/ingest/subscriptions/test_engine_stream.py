@@ -126,3 +126,14 @@ async def test_another_topic_is_refused(host: FakeHost) -> None:
                     engine_message(2, batch(["AllBlocksCleared"]), b"kv@pod@model")])  # fmt: skip
     assert host.counts == {FrameResult.TOPIC_MISMATCH: 1}
     assert len(host.events) == 1
+
+
+@pytest.mark.req("EVS-16")
+async def test_a_connection_with_another_number_counts_its_events_anew(
+    stream: EngineStream, host: FakeHost
+) -> None:
+    stream.receive([cleared(1), cleared(2)])
+    host.connection = 7
+    stream.renumbered()
+    stream.receive([cleared(3)])
+    assert ids(host) == [BASE + 1, BASE + 2, 7 * BASE + 1]

@@ -16,6 +16,7 @@ from ingest.subscriptions.supervisor import Subscriptions
 from projections.bounds import SUBSCRIPTIONS_MAX
 from projections.events.held import PublisherHeld
 from projections.events.signals import Family, SubscriptionState, Transport
+from projections.identity import PublisherKey
 from projections.registry.fleet import Publisher
 from tests.ingest.subscriptions.network import (
     FakeConnector,
@@ -359,3 +360,19 @@ async def test_rows_and_counts_show_every_subscription(connector: FakeConnector,
             ("connected", "direct"): 0,
             ("backoff", "direct"): 1,
         }
+
+
+@pytest.mark.req("EVS-16")
+async def test_connections_get_the_numbers_that_a_takeover_gives_them(
+    connector: FakeConnector, heard: Heard
+) -> None:
+    async with following(connector, heard, publisher(1), publisher(2)) as subscriptions:
+        first = subscriptions.rows()[0].key
+        told = len(heard.facts)
+        subscriptions.renumber({first: 6, PublisherKey("gone", 3): 4})
+        assert [row.connection for row in subscriptions.rows()] == [7, 1]
+        assert len(heard.facts) == told, "the takeover has told it"
+        subscriptions.follow(fleet_of(publisher(2)))
+        subscriptions.follow(fleet_of(publisher(1), publisher(2)))
+        await settle()
+        assert [row.connection for row in subscriptions.rows()] == [8, 1]
