@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -41,6 +41,7 @@ class LogTail:
     on_notices(notices, is_news): told the notices of each slice. on_folded: after each slice.
     on_seen: told each fact that the machine watches for, from `news_from` on.
     on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
+    between: awaited after each slice; the fold stands still meanwhile.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class LogTail:
         on_folded: Callable[[], object],
         on_seen: Callable[[Seen], None] | None = None,
         on_condemn: Callable[[int, str], None] | None = None,
+        between: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.reader = reader
         self.tail = tail
@@ -66,6 +68,7 @@ class LogTail:
         self._on_folded = on_folded
         self._on_condemn = on_condemn
         self._on_seen = on_seen
+        self._between = between
 
     async def run(self) -> Restart:
         """Fold until the fold has to be started anew; returns why. Cancel to stop.
@@ -73,7 +76,10 @@ class LogTail:
         Raises LogCorrupt, and OffsetGone when retention overtook this reader.
         """
         while self.restart is None:
-            if not self.step():
+            has_done = self.step()
+            if self._between is not None:
+                await self._between()
+            if not has_done:
                 await self.reader.wait(self.tail.next_offset, WAIT_S)
             await asyncio.sleep(0)  # also behind a wait: some readers return from it at once
         return self.restart

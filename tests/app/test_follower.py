@@ -10,7 +10,9 @@ from app.checkpoint_store import CheckpointFolder
 from app.fold_start import start_fold
 from app.follower import Follower, end_with_parent
 from app.processes import PARENT_VARIABLE
+from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue
+from projections.events.ports import OffsetGone
 from projections.fold import Fold
 from replay.engine import records_of
 from tests.replay.recorded_log import RecordedLog
@@ -21,10 +23,12 @@ async def written(world: RecordedLog, store: CheckpointFolder, count: int) -> li
     offsets: list[int] = []
     enough = asyncio.Event()
 
+    loop = asyncio.get_running_loop()
+
     def on_checkpoint(offset: int) -> None:
         offsets.append(offset)
         if len(offsets) == count:
-            enough.set()
+            loop.call_soon_threadsafe(enough.set)
 
     following = asyncio.create_task(Follower(world.log, store, on_checkpoint).run())
     await enough.wait()
@@ -73,6 +77,44 @@ async def test_a_full_disk_costs_the_checkpoint_and_nothing_else(tmp_path: Path)
     first = world.say(CheckpointDue("time"))
     second = world.say(CheckpointDue("time"))
     assert await written(world, Full(tmp_path), 1) == [second]
+
+
+@pytest.mark.req("EVS-13")
+async def test_retention_that_overtakes_it_makes_it_begin_at_a_newer_checkpoint(tmp_path: Path) -> None:
+    world, store = RecordedLog(), CheckpointFolder(tmp_path)
+    for _ in range(20):
+        world.sample(1, 1)
+    follower = Follower(world.log, store)
+    following = asyncio.create_task(follower.run())
+    async with asyncio.timeout(20):
+        while follower.tail is None or follower.tail.next_offset < world.log.end_offset():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    world.sample(1, 2)
+    newest = world.say(CheckpointDue("time"))
+    fold = Fold()
+    for offset, data in records_of(world.log, 0, newest + 1):
+        fold.apply(offset, data, [])
+    mark, log_id = fold.mark, world.log.log_id
+    store.write(log_id, mark.offset, mark.check, mark.time, checkpoint_records(fold, log_id))
+    world.sample(1, 2)
+    world.log.forget(newest)
+    async with asyncio.timeout(20):
+        while follower.tail.fold.mark.offset < world.log.end_offset() - 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert follower.restarts == 1 and not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_it_ends_where_no_checkpoint_bridges_what_retention_removed(tmp_path: Path) -> None:
+    world = RecordedLog()
+    world.sample(1, 1)
+    follower = Follower(world.log, CheckpointFolder(tmp_path))
+    follower._begin(None, None)
+    world.sample(1, 1)
+    world.log.forget(world.log.end_offset() - 1)
+    with pytest.raises(OffsetGone):
+        follower._begin(None, OffsetGone(0, 1))
 
 
 async def test_it_ends_with_its_parent() -> None:
