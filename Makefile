@@ -21,10 +21,10 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 3600
 export REQUIRE_LIVE
 
-.PHONY: help venv run fleet test check unit live pythons sim fuzz soak bench clean
+.PHONY: help venv run fleet test check unit live deploy-check pythons sim fuzz soak bench clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
 	@echo '  settings: DYNAMO=1.6.1|1.5.0|1.4.2 ONCE=1 (run), REQUIRE_LIVE=1 (test), SEEDS=N (sim), RUN_DIR=.run'
 
 venv:
@@ -54,6 +54,10 @@ unit: venv ## tests without peers, on two processes
 
 live: venv ## tests with real etcd and Dynamo, one after another, in a namespace with loopback alone
 	$(PY) -m deploy.demo.loopback $(PY) -m pytest -q tests/live
+
+deploy-check: venv ## image, compose file, chart, dashboards and alarms, by the tools that check them
+	$(PY) -m deploy.check.install_tools
+	$(PY) -m pytest -q -n 2 --ignore=tests/deploy/demo tests/deploy
 
 pythons: ## environments of the other supported Pythons that are installed, for the golden logs
 	@for p in python3.11 python3.12 python3.13; do \

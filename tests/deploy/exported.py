@@ -15,7 +15,7 @@ from tests.projections.fleet_script import NS
 
 OPEN_LABELS = frozenset({"backend", "namespace", "worker", "dp_rank", "version", "python", "le"})
 """Labels whose values a test process cannot tell."""
-SCRAPED = {"instance", "job", "role"}
+SCRAPED = {"instance", "job", "process"}
 """What Prometheus adds to each series, by deploy/prometheus/prometheus.yml."""
 OWN = {"up": set[str](), "ALERTS": {"alertname", "alertstate"}}
 """Series that Prometheus makes."""

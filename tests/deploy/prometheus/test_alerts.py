@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from deploy.check import install_tools
-from tests.deploy.exported import exported, whole_text
+from tests.deploy.exported import SCRAPED, exported, whole_text
 from tests.deploy.tools import asked, promtool
 from tests.sources import REPOSITORY
 
@@ -68,6 +68,15 @@ def test_names_are_unique_and_every_alarm_says_what_is_wrong() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
     assert {rule["labels"]["severity"] for rule in RULES} == {"page", "ticket"}
     assert all(rule["annotations"]["summary"] for rule in RULES)
+
+
+async def test_no_label_of_the_scrape_hides_one_of_ours() -> None:
+    """Prometheus renames ours where both have one name."""
+    own = set().union(*exported(await whole_text()).series.values())
+    jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    added = {label for job in jobs for static in job["static_configs"] for label in static["labels"]}
+    assert added == SCRAPED - {"instance", "job"}
+    assert not SCRAPED & own
 
 
 def test_every_process_of_the_compose_file_is_scraped_once() -> None:
