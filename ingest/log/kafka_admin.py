@@ -17,7 +17,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     NoError,
@@ -27,7 +28,8 @@ from aiokafka.errors import (
 )
 
 from ingest.log.kafka_client import client_options
-from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable, TopicRefused
+from ingest.log.kafka_settings import PARTITION, REQUEST_S, KafkaPlace, KafkaUnreachable, TopicRefused
+from ingest.log.kafka_sizes import DescribeLogDirs, stored_bytes_of
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
 
 BATCH_OVERHEAD_BYTES = 4 * KIB  # head of a batch, and place and length of one record, generously
@@ -160,6 +162,35 @@ async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, list[str]]:
     if refused:
         raise TopicRefused("; ".join(refused))
     return facts, faults.unsafe
+
+
+async def delete_records(place: KafkaPlace, kafka_offset: int) -> int:
+    """Let the topic begin at an offset of its own; where it begins now. Raises KafkaError."""
+    partition = TopicPartition(place.topic, PARTITION)
+    client = await _client(place)
+    try:
+        answer: dict[TopicPartition, int] = await client.delete_records(
+            {partition: RecordsToDelete(kafka_offset)}, timeout_ms=int(REQUEST_S * 1000)
+        )
+        return answer[partition]
+    finally:
+        await client.close()
+
+
+async def stored_bytes(place: KafkaPlace) -> int | None:
+    """Bytes that the fullest copy of the topic has on a broker's disks; None where no broker tells."""
+    client = await _client(place)
+    try:
+        brokers = [broker["node_id"] for broker in (await client.describe_cluster())["brokers"]]
+        sizes: list[int] = []
+        for broker in brokers:
+            answer = await client._send_request_to_node(broker, DescribeLogDirs(place.topic, PARTITION))
+            size = stored_bytes_of(answer.results, place.topic)
+            if size is not None:
+                sizes.append(size)
+        return max(sizes, default=None)
+    finally:
+        await client.close()
 
 
 async def _configs(client: Any, topic: str) -> dict[str, str]:

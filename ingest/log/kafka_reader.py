@@ -111,6 +111,10 @@ class KafkaReader:
         """The topic's newest record of any role; None in an empty topic."""
         return self.loop.run(self._newest_now())
 
+    def topic_offset(self, offset: int) -> int | None:
+        """The topic's own offset of the first record at or behind one of the log; None at its end."""
+        return self.loop.run(self._topic_offset(offset))
+
     # In the client's thread ----------------------------------------------------------
 
     async def some(self, start: int, bytes_max: int) -> list[RecordBatch]:
@@ -299,6 +303,16 @@ class KafkaReader:
         self._fetch.seek(await self._search(start, newest.kafka_offset))
         self._next = start
         return True
+
+    async def _topic_offset(self, offset: int) -> int | None:
+        async with self._lock:
+            if not await self._go_to(offset):
+                return None
+            while not self._buffer:
+                self._admit(await self._fetch.some(self._stop))
+            found = self._buffer[0].kafka_offset
+            self._forget_place()
+            return found
 
     async def _search(self, start: int, high: int) -> int:
         """An offset of the topic at or a little before the record of `start`, which is at most at `high`."""

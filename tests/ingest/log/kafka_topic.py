@@ -63,13 +63,12 @@ class FakeFetch(KafkaFetch):
     async def position(self) -> int:
         return self._at
 
-    async def some(self, stop: int, count: int | None = None) -> list[Fetched]:
+    async def some(self, stop: int, count: int | None = None, *, beyond_too: bool = False) -> list[Fetched]:
         if self._at < self.topic.begin or self._at > self.topic.end:
             raise OutOfRange(PLACE.name)
         found: list[Fetched] = []
-        while self._at < min(stop, self.topic.end) and len(found) < min(
-            count or 1 << 60, self._answer_records
-        ):
+        last = self.topic.end if beyond_too else min(stop, self.topic.end)
+        while self._at < last and len(found) < min(count or 1 << 60, self._answer_records):
             record = self.topic.records.get(self._at)
             self._at += 1
             if record is not None:
