@@ -9,7 +9,7 @@ overlay. Only then everybody is handed the new one, in one step.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -17,7 +17,7 @@ import structlog
 from app.fold_start import FoldStart, start_fold
 from app.log_tail import LogTail, monotonic_us
 from app.tail import Restart, Seen, StopReason, Tail
-from projections.events.ports import CheckpointStore, LogReader, OffsetGone
+from projections.events.ports import CheckpointStore, LogReader, OffsetGone, RecordBatch
 from projections.notices import Notice
 
 log = structlog.get_logger("picklog")
@@ -52,7 +52,8 @@ class Folding:
     """Folds for one process. Build it, then `run` it in a task.
 
     tail: the fold that picks read. newest: its successor while there is one, else the same.
-    before_start: awaited before a fold is begun anew; it may fetch a checkpoint.
+    before_start: awaited before a fold is begun anew; it may fetch a checkpoint. on_batches: told all
+    that is read, before it is folded, and again where a fold is begun anew.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Folding:
         watched: frozenset[type],
         listener: Listener,
         before_start: Callable[[], Awaitable[object]] | None = None,
+        on_batches: Callable[[Sequence[RecordBatch]], None] | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
@@ -70,6 +72,7 @@ class Folding:
         self._watched = watched
         self._listener = listener
         self._before_start = before_start
+        self._on_batches = on_batches
         self.start = start_fold(reader, checkpoints)
         say_start(self.start, reader.end_offset())
         self.tail = self.newest = self._tail_of(self.start, frozenset())
@@ -141,6 +144,7 @@ class Folding:
             on_folded=self._folded,
             on_seen=self._listener.seen,
             on_condemn=self._listener.condemn,
+            on_batches=self._on_batches,
         )
 
 

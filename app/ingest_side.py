@@ -4,6 +4,11 @@ Discovery is started once the fold holds this owner's own claim, with what the f
 subscriptions follow the folded fleet, not what discovery has just said. So what is dialled
 is what the log says, in a replay too. Block events are subscribed to while the fold is in the
 mode that indexes them, and in no other (KVX-20).
+
+A standby subscribes like an owner and says nothing: what it hears is held, and told when it takes
+over (`HeldFrames`). Its discovery begins only then, with a full pass that logs differences alone:
+that takes a moment, and a pass kept up all the time would have to be compared with the log again
+all the same.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from app.log_tail import monotonic_us
 from ingest.discovery.pass_effects import StateChanged
 from ingest.discovery.runner import DiscoveryRunner
 from ingest.discovery.settings import DiscoverySettings
@@ -24,12 +30,15 @@ from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import RawFrames, raw_digest
 from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.subscriptions.families import KV_FAMILY, LOAD_FAMILY, FamilyPlan
+from ingest.subscriptions.held_frames import HeldFrames
 from ingest.subscriptions.supervisor import SubscriptionRow, Subscriptions
+from ingest.subscriptions.takeover import take_over
 from ingest.wire.zmtp_frames import Message, encode_message
 from projections.bounds import MIB
 from projections.events.signals import FrameRefused, KvBatchReceived, SampleReceived
 from projections.fold import Fold
 from projections.fold_modes import KV_INDEX
+from projections.identity import PublisherKey
 from projections.notices import DiscoveryNotice, Notice
 
 log = structlog.get_logger("picklog.ingest")
@@ -84,6 +93,7 @@ class IngestSide:
         self._kv_subscriptions: Subscriptions | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._followed: tuple[int, bool] | None = None
+        self.held: HeldFrames | None = None  # while another process owns the log
 
     @property
     def is_running(self) -> bool:
@@ -103,10 +113,51 @@ class IngestSide:
             pass_number=max((held.pass_number for held in passes.values()), default=0),
             is_shedding=self._is_shedding,
         )
-        self._subscriptions = self._subscriptions_of(LOAD_FAMILY, fold)
-        self._kv_subscriptions = self._subscriptions_of(KV_FAMILY, fold)
+        self._subscribe(fold)
         self._tasks.append(asyncio.create_task(self._supervised(self._runner.run(), "discovery")))
         self.follow(fold)
+
+    def stand_by(self, fold: Fold) -> None:
+        """Listen, and hold what is heard. The fold must have caught up with the log."""
+        self.held = HeldFrames()
+        self._subscribe(fold)
+        self.follow(fold)
+
+    def tick(self, fold: Fold) -> None:
+        """Call each second or so."""
+        heard_at = self._writer.owner_heard_at
+        if self.held is not None:
+            self.held.expire(monotonic_us())
+            if heard_at is not None:
+                self.held.settle(fold.state, heard_at)
+
+    def take_over(self, fold: Fold) -> None:
+        """Tell what was held and the log does not know. The fold has just read the own claim."""
+        if self.held is None:
+            return
+        self.follow(fold)
+        now = monotonic_us()
+        heard_at = self._writer.owner_heard_at
+        silent_since = now if heard_at is None else heard_at
+        said = take_over(self.held, self.subscription_rows(), fold.state, silent_since, now)
+        dropped = {"too_old": self.held.aged, "too_many": self.held.crowded}
+        log.info("the log is taken over", held=len(self.held), told=len(said.facts), **dropped)
+        self.held = None
+        for plan, running in self._families():
+            shifts = {
+                PublisherKey(namespace, publisher_id): shift
+                for (family, namespace, publisher_id), shift in said.shifts.items()
+                if family == plan.family
+            }
+            running.renumber(shifts)
+        for one in said.facts:
+            self._append(one.fact, one.heard_at)
+
+    def _subscribe(self, fold: Fold) -> None:
+        """Begin with subscriptions, unless they run already."""
+        if self._subscriptions is None:
+            self._subscriptions = self._subscriptions_of(LOAD_FAMILY, fold)
+            self._kv_subscriptions = self._subscriptions_of(KV_FAMILY, fold)
 
     def follow(self, fold: Fold) -> None:
         """Let subscriptions follow the fleet and the fold's mode; cheap when both are the same."""
@@ -178,11 +229,14 @@ class IngestSide:
         both = ((LOAD_FAMILY, self._subscriptions), (KV_FAMILY, self._kv_subscriptions))
         return [(plan, running) for plan, running in both if running is not None]
 
-    def _append(self, fact: Fact) -> None:
+    def _append(self, fact: Fact, heard_at: int | None = None) -> None:
+        if self.held is not None:
+            self.held.hold(monotonic_us(), fact)
+            return
         importance = _IMPORTANCE.get(type(fact), Importance.CONTROL)
         frames = self._taken_raw(fact) if isinstance(fact, SampleReceived | KvBatchReceived) else None
         if frames is None or self._raw is None:
-            self._writer.append(fact, importance=importance)
+            self._writer.append(fact, importance=importance, heard_at=heard_at)
             return
         raw, kept, writer = self._raw, frames, self._writer
 
@@ -190,10 +244,10 @@ class IngestSide:
             if receipt.status is Status.ACKNOWLEDGED and receipt.offset is not None:
                 raw.put(receipt.offset, kept, writer.log_time_now())
 
-        self._writer.append(fact, importance=importance, on_done=done)
+        self._writer.append(fact, importance=importance, on_done=done, heard_at=heard_at)
 
     def _is_shedding(self) -> bool:
-        return self._writer.is_shedding
+        return self.held is None and self._writer.is_shedding
 
     def _keep_raw(self, message: Message) -> int | None:
         """Hold the frames until their fact is appended; the digest that links both."""

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
 from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Seen, StopReason, Tail
-from projections.events.ports import LogReader
+from projections.events.ports import LogReader, RecordBatch
 from projections.notices import Notice
 
 READ_BYTES = 1 << 20
@@ -42,6 +42,7 @@ class LogTail:
     on_seen: told each fact that the machine watches for, from `news_from` on.
     on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
     between: awaited after each slice; the fold stands still meanwhile.
+    on_batches: told all that is read, before it is folded.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LogTail:
         on_seen: Callable[[Seen], None] | None = None,
         on_condemn: Callable[[int, str], None] | None = None,
         between: Callable[[], Awaitable[None]] | None = None,
+        on_batches: Callable[[Sequence[RecordBatch]], None] | None = None,
     ) -> None:
         self.reader = reader
         self.tail = tail
@@ -69,6 +71,7 @@ class LogTail:
         self._on_condemn = on_condemn
         self._on_seen = on_seen
         self._between = between
+        self._on_batches = on_batches
 
     async def run(self) -> Restart:
         """Fold until the fold has to be started anew; returns why. Cancel to stop.
@@ -92,6 +95,8 @@ class LogTail:
         if tail.wants_more and tail.queued_records < SLICE_RECORDS:
             batches = self.reader.read(tail.next_offset, READ_BYTES)
             read = len(batches)
+            if batches and self._on_batches is not None:
+                self._on_batches(batches)
             self._carry_out(tail.on_batches(batches, now))
         if tail.queued_records:
             old = self._news_from - 1 - tail.fold.mark.offset

@@ -86,15 +86,21 @@ class OwnerSide:
         """A slice was folded. on_owner: called once, when the own claim is folded, before ingest begins."""
         if self.ingest is None:
             return
-        if self.is_owner:
+        if self.is_owner or self.ingest.held is not None:
             self.ingest.follow(fold)
-        elif fold.state.intake.owner == (writer.writer, writer.epoch):
+        if not self.is_owner and fold.state.intake.owner == (writer.writer, writer.epoch):
             self.is_owner = True
+            self.ingest.take_over(fold)
             on_owner()
             if start.incomplete:
                 self._process.own.of_owner(KeysDropped((), "all"))
             self._process.reloading.begin_owning()
             self.ingest.start(fold)
+
+    def stand_by(self, fold: Fold) -> None:
+        """The fold has caught up with a log that another process owns, or nobody yet."""
+        if self.ingest is not None and not self.is_owner:
+            self.ingest.stand_by(fold)
 
     def seen(self, seen: Seen) -> None:
         """A watched fact was folded."""
@@ -110,13 +116,18 @@ class OwnerSide:
                 self.ingest.repeat_pass(fold)
 
     def condemn(self, offset: int, detail: str) -> None:
-        """The own fold stopped there: let everybody skip it."""
+        """The own fold stopped there: let everybody skip it. Not the word of a standby."""
+        writer = self._process.own.writer
+        if not self.is_owner and (writer is None or not writer.is_owner):
+            return
         self._process.own.of_owner(RecordCondemned(offset, detail[:1000]))
 
     def tick(self) -> None:
         """Call several times a second."""
         if self.is_owner:
             self.owner.on_tick(monotonic_us(), time_ns() // 1000)
+        elif self.ingest is not None:
+            self.ingest.tick(self._process.newest_fold)
 
     async def stop(self) -> None:
         """End discovery and subscriptions."""

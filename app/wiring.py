@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ from ingest.log.raw_frames import RawFrames
 from projections.bounds import SECOND_US
 from projections.events.control import ConfigAdopted, ConfigProposed
 from projections.events.discovery import PassSettled
-from projections.events.ports import CheckpointStore, LogError, LogStore
+from projections.events.ports import CheckpointStore, LogError, LogStore, RecordBatch
 from projections.fold import Fold
 from projections.notices import Notice
 from router.ingress.http_server import Door
@@ -109,6 +109,7 @@ class MainProcess:
             WATCHED,
             self,
             before_start=partial(PeerCheckpoints.of(config, access.folder).fetch, access.reader),
+            on_batches=self._read if self.stands_by else None,
         )
         self.pick_log = ReplicaLog(self.replica, self.folding.tail, self.own.of_replica)
         self.service: RouterService | None = None
@@ -137,6 +138,7 @@ class MainProcess:
         self._stopping = asyncio.Event()
         self._is_impatient = False
         self._has_started = False
+        self._has_won = False
 
     def _raw_frames(self, config: Config) -> RawFrames | None:
         access = self.access
@@ -184,6 +186,8 @@ class MainProcess:
                 self.access.store,
                 writer_settings(self.config),
                 is_owner=self.owning is not None,
+                stands_by=self.stands_by,
+                replica=self.replica,
                 upkeep=self.access.upkeep if self.owning is not None else None,
                 on_still=self.observer.stood_still,
             )
@@ -199,7 +203,6 @@ class MainProcess:
         writer.failure.add_done_callback(lambda done: self._fail(str(done.result())))
         if self.owning is not None:
             self.owning.claimed(writer)
-            self.folding.condemn_again()
 
     def _begin(self, tasks: list[asyncio.Task[Any]], running: Coroutine[Any, Any, Any], what: str) -> None:
         task = asyncio.create_task(running, name=what)
@@ -268,9 +271,12 @@ class MainProcess:
             return
         if self.owning is not None:
             self.owning.folded(fold, writer, self.folding.start, self._say_started)
-        elif not self._has_started and self.folding.tail.readiness(monotonic_us()).ready:
+        may_start = self.owning is None or self.stands_by
+        if may_start and not self._has_started and self.folding.tail.readiness(monotonic_us()).ready:
             self._say_started()
-        if self.owning is None:
+            if self.owning is not None:
+                self.owning.stand_by(fold)
+        if self.owning is None or (not self.is_owner and writer.owner_heard_at is not None):
             self.reloading.follow(fold.settings_now)
 
     def seen(self, seen: Seen) -> None:
@@ -296,6 +302,11 @@ class MainProcess:
             self.owning.owner.tail = tail
         self.pick_log.go_on_with(tail)
 
+    def _read(self, batches: Sequence[RecordBatch]) -> None:
+        """What the fold is about to read tells who owns the log."""
+        if self.writer is not None:
+            self.writer.on_batches(batches)
+
     def _say_started(self) -> None:
         """Who this process is, before all else that it says as a replica."""
         if not self._has_started:
@@ -318,6 +329,9 @@ class MainProcess:
             self.folding.tick()
             if self.owning is not None:
                 self.owning.tick()
+                if not self._has_won and self.writer is not None and self.writer.is_owner:
+                    self._has_won = True
+                    self.folding.condemn_again()
             await asyncio.sleep(TICK_S)
 
     # -- answering -----------------------------------------------------------------------
@@ -331,6 +345,11 @@ class MainProcess:
     def writer(self) -> LogWriter | None:
         """The log's writer, None before there is one."""
         return self.own.writer
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether others may own the log as well: it has no lock that keeps them away."""
+        return self.role.value.owns and not isinstance(self.access, OwnedLog)
 
     @property
     def is_owner(self) -> bool:

@@ -211,7 +211,7 @@ async def test_block_events_give_way_to_control_records_and_not_to_samples(
     owner = await Owner.of(tmp_path)
     given: list[Importance] = []
     monkeypatch.setattr(
-        owner.writer, "append", lambda fact, importance, on_done=None: given.append(importance)
+        owner.writer, "append", lambda fact, importance, on_done=None, heard_at=None: given.append(importance)
     )
     for fact in (
         SampleReceived("dynamo", 1, 1, 1, 1, 7, 0, 5, None, None, 0),
