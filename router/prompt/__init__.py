@@ -8,9 +8,12 @@ artifact_fetch.py   how is a file fetched from a worker or the hub, whatever ans
 artifacts.py        which files are pinned, loaded, on their way, refused? ArtifactStore
 render_input.py     what does a frontend make of a body, whatever the template?
 message_shape.py    what does a template take, and how are messages written for it?
+simple_chat.py      roles and texts alone, as most chats are: packed for a process
+chat_beginnings.py  how do messages get into minijinja?
 chat_template.py    minijinja and jinja2 behind one door
 segment_encoder.py  a tokenizer that encodes text in segments
 segment_memo.py     what was encoded before?
+hash_memo.py        what was hashed before?
 render_wire.py      messages between a router and its render processes
 render_worker.py    the process that runs templates and tokenizers
 render_process.py   one such process, seen from the router

@@ -27,6 +27,8 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from projections.bounds import RENDER_FUEL
+from router.prompt.chat_beginnings import Beginnings
+from router.prompt.simple_chat import SimpleChat
 
 DEFAULT: Final = "default"
 TOOL_USE: Final = "tool_use"
@@ -143,9 +145,13 @@ class ChatTemplate:
             self._render = _jinja2(texts)
 
     def render(
-        self, messages: bytes, tools: bytes, variables: Mapping[str, Any], adds_generation_prompt: bool
+        self,
+        messages: bytes | SimpleChat,
+        tools: bytes,
+        variables: Mapping[str, Any],
+        adds_generation_prompt: bool,
     ) -> str:
-        """The text. messages, tools: JSON, the latter empty for none.
+        """The text. messages, tools: JSON, the former perhaps with texts apart, the latter empty for none.
 
         Raises TemplateFailed, whose text quotes nothing of the messages; MemoryError.
         """
@@ -156,7 +162,7 @@ class ChatTemplate:
 # minijinja
 
 
-_Render = Callable[[bytes, bytes, dict[str, Any]], str]
+_Render = Callable[[bytes | SimpleChat, bytes, dict[str, Any]], str]
 
 
 def _minijinja(texts: TemplateTexts) -> _Render:
@@ -177,12 +183,11 @@ def _minijinja(texts: TemplateTexts) -> _Render:
     except TemplateError as problem:
         raise TemplateFailed(_short(problem)) from problem
 
-    def render(messages: bytes, tools: bytes, others: dict[str, Any]) -> str:
-        source = _literals(messages, tools)
-        for name in ("messages", "tools", "null"):
-            others.pop(name, None)
+    beginnings = Beginnings(environment, DEFAULT, TOOL_USE)
+
+    def render(messages: bytes | SimpleChat, tools: bytes, others: dict[str, Any]) -> str:
         try:
-            return environment.render_str(source, **others, tools=None)
+            return beginnings.render(messages, tools, others)
         except MemoryError:
             raise
         except TemplateFailed:
@@ -191,21 +196,6 @@ def _minijinja(texts: TemplateTexts) -> _Render:
             raise TemplateFailed(_kind(problem)) from problem
 
     return render
-
-
-def _literals(messages: bytes, tools: bytes) -> str:
-    """A small template that sets messages and tools and includes the model's.
-
-    JSON is a literal of this language but for `null`. The engine makes values of its own of it,
-    which print as a frontend's do and are read four times as fast as Python's.
-    """
-    parts = [b"{% set messages=", messages, b" %}"]
-    if tools:
-        parts += (b"{% set tools=", tools, b" %}")
-    if any(b"null" in part for part in parts):
-        parts.insert(0, b"{% set null=none %}")
-    parts += (b'{% include "', (TOOL_USE if tools else DEFAULT).encode(), b'" %}')
-    return b"".join(parts).decode("utf-8", "replace")
 
 
 def for_minijinja(text: str) -> str:
@@ -282,8 +272,11 @@ def _jinja2(texts: TemplateTexts) -> _Render:
     except Exception as problem:  # constant folding runs the template's own operations
         raise TemplateFailed(_short(problem)) from problem
 
-    def render(messages: bytes, tools: bytes, others: dict[str, Any]) -> str:
-        others["messages"] = orjson.loads(messages)
+    def render(messages: bytes | SimpleChat, tools: bytes, others: dict[str, Any]) -> str:
+        if isinstance(messages, SimpleChat):
+            others["messages"] = messages.messages()
+        else:
+            others["messages"] = orjson.loads(messages)
         others["tools"] = orjson.loads(tools) if tools else None
         try:
             return compiled[TOOL_USE if tools else DEFAULT].render(others)

@@ -24,6 +24,7 @@ import orjson
 from projections.bounds import (
     GIB,
     MIB,
+    PROMPT_HASHES_BYTES_MAX,
     PROMPT_SEGMENTS_BYTES_MAX,
     PROMPT_TEXT_BYTES_MAX,
     RENDER_FRAME_BYTES_MAX,
@@ -34,7 +35,8 @@ from projections.bounds import (
     SECOND_US,
 )
 from projections.events.picks import KvResult
-from projections.kv.block_hash import HASH_BYTES, TOKEN_BYTES, block_hashes, seed_of
+from projections.kv.block_hash import HASH_BYTES, TOKEN_BYTES, seed_of
+from router.prompt.hash_memo import HashMemo
 from router.prompt.render_input import (
     RenderInput,
     TextGiven,
@@ -47,6 +49,7 @@ from router.prompt.render_input import (
 from router.prompt.render_pool import JobFailed, Load, RenderPool, TextTooLarge, Unavailable
 from router.prompt.render_wire import RENDER_HEAD, Kind, RenderFlag
 from router.prompt.segment_memo import SegmentMemo
+from router.prompt.simple_chat import new_mark, packed
 from router.prompt.tokenizer_pool import TokenizerPool, TokenizerUnavailable, TooManyTokens
 
 LIBRARIES: Final = ("jinja2", "minijinja", "tokenizers")
@@ -57,6 +60,9 @@ ENCODERS_MAX: Final = 4
 ENCODE_NICENESS: Final = 5  # new text takes milliseconds; the event loop and renders go first
 HASHED_AT_ONCE: Final = 1 * MIB  # bytes of tokens; others have their turn between
 TEMPLATES_NAMED_MAX: Final = 64
+_ADDS_PROMPT, _CONTINUES, _IS_PLAIN, _IS_SIMPLE = map(
+    int, (RenderFlag.ADDS_PROMPT, RenderFlag.CONTINUES, RenderFlag.IS_PLAIN, RenderFlag.IS_SIMPLE)
+)
 
 
 class Files(Protocol):
@@ -149,8 +155,10 @@ class PromptBlocks:
         self.renderers = RenderPool(min(cores, RENDER_PERMITS_MAX), RENDER_MEMORY_BYTES)
         self.encoders = RenderPool(min(max(2, cores), ENCODERS_MAX), ENCODE_MEMORY_BYTES, ENCODE_NICENESS)
         self.memo = SegmentMemo(PROMPT_SEGMENTS_BYTES_MAX)
+        self._hash_memo = HashMemo(PROMPT_HASHES_BYTES_MAX)
         self._tokenizers = TokenizerPool(self.encoders, self.memo)
         self._names: dict[str, tuple[Load, str]] = {}
+        self._mark = new_mark()
 
     async def blocks_of(self, request: PromptRequest) -> PromptResult:
         """The hashes of a prompt's blocks, or why there are none. Raises CancelledError only."""
@@ -170,7 +178,7 @@ class PromptBlocks:
         except TooManyTokens:
             return PromptResult(KvResult.PROMPT_TOO_LARGE, detail="too many tokens")
         seed = seed_of(request.lora_name, salt_of(request.headers, request.body))
-        hashes = [(size, await _hashed(tokens, size, seed)) for size in request.block_sizes]
+        hashes = [(size, await self._hashed(tokens, size, seed)) for size in request.block_sizes]
         return PromptResult(KvResult.READY, len(tokens) // TOKEN_BYTES, tuple(hashes), tokens)
 
     def reconfigure(self, engine: str) -> None:
@@ -198,29 +206,41 @@ class PromptBlocks:
             raise Unavailable(f"{self._missing[0]} is not installed: the extra kv has it")
         deadline = asyncio.get_running_loop().time() + RENDER_US_MAX / SECOND_US
         template, tokenizer = self._named(request.files)
-        text = given.text if isinstance(given, TextGiven) else await self._text(template, given, deadline)
+        if isinstance(given, TextGiven):
+            text = given.text.encode("utf-8", "replace")
+        else:
+            text = await self._text(template, given, deadline)
         return await self._tokenizers.tokens_of(tokenizer, request.files.tokenizer, text, deadline)
 
-    async def _text(self, template: Load, given: RenderInput, deadline: float) -> str:
+    async def _text(self, template: Load, given: RenderInput, deadline: float) -> bytes:
+        """The rendered text, UTF-8."""
         try:
             body = (
-                orjson.dumps(given.messages),
+                packed(given.messages, self._mark) if given.is_simple else orjson.dumps(given.messages),
                 orjson.dumps(given.tools) if given.tools else b"",
                 orjson.dumps(given.variables),
             )
-        except (orjson.JSONEncodeError, RecursionError) as problem:
+        except (orjson.JSONEncodeError, UnicodeEncodeError, RecursionError) as problem:
             raise JobFailed("a body that JSON cannot hold") from problem
         if sum(map(len, body)) > RENDER_FRAME_BYTES_MAX // 2:
             raise TextTooLarge
-        flags = RenderFlag(0)
-        flags |= RenderFlag.ADDS_PROMPT if given.adds_generation_prompt else 0
-        flags |= RenderFlag.CONTINUES if given.continues else 0
-        flags |= RenderFlag.IS_PLAIN if given.is_plain else 0
-        head = RENDER_HEAD.pack(flags, len(body[0]), len(body[1])) + template.key.encode()
-        frame = await self.renderers.run(template, Kind.RENDER, head, (b"".join(body),), deadline)
+        head = RENDER_HEAD.pack(_flags_of(given), len(body[0]), len(body[1])) + template.key.encode()
+        frame = await self.renderers.run(template, Kind.RENDER, head, body, deadline)
         if len(frame.body) > PROMPT_TEXT_BYTES_MAX:
             raise TextTooLarge
-        return frame.body.decode("utf-8", "replace")
+        return frame.body
+
+    async def _hashed(self, tokens: bytes, block_size: int, seed: int) -> bytes:
+        """The block hashes, in turns with others where there are many tokens."""
+        if len(tokens) <= HASHED_AT_ONCE:
+            return self._hash_memo.block_hashes(tokens, block_size, seed)
+        step = HASHED_AT_ONCE // (block_size * TOKEN_BYTES) * (block_size * TOKEN_BYTES)
+        hashes = bytearray()
+        for at in range(0, len(tokens), step):
+            hashes += self._hash_memo.block_hashes(tokens[at : at + step], block_size, seed)
+            await asyncio.sleep(0)
+        assert len(hashes) % HASH_BYTES == 0
+        return bytes(hashes)
 
     def _named(self, files: Files) -> tuple[Load, str]:
         """Short names of a model's template and tokenizer, and how to load the template."""
@@ -242,14 +262,11 @@ class PromptBlocks:
         return named
 
 
-async def _hashed(tokens: bytes, block_size: int, seed: int) -> bytes:
-    """As block_hashes, in turns with others where there are many tokens."""
-    if len(tokens) <= HASHED_AT_ONCE:
-        return block_hashes(tokens, block_size, seed)
-    step = HASHED_AT_ONCE // (block_size * TOKEN_BYTES) * (block_size * TOKEN_BYTES)
-    hashes = bytearray()
-    for at in range(0, len(tokens), step):
-        hashes += block_hashes(tokens[at : at + step], block_size, seed)
-        await asyncio.sleep(0)
-    assert len(hashes) % HASH_BYTES == 0
-    return bytes(hashes)
+def _flags_of(given: RenderInput) -> int:
+    """RenderFlags, as a number: sums of flags cost a microsecond each."""
+    return (
+        _ADDS_PROMPT * given.adds_generation_prompt
+        + _CONTINUES * given.continues
+        + _IS_PLAIN * given.is_plain
+        + _IS_SIMPLE * given.is_simple
+    )

@@ -72,7 +72,8 @@ class RenderInput(NamedTuple):
 
     messages, tools: as a frontend writes them anew; tools None for none. variables: what else
     the client gives to the template. continues: the text ends within the last message.
-    is_plain: contents are texts, and there are neither calls nor reasoning.
+    is_plain: contents are texts, and there are neither calls nor reasoning. is_simple: each message
+    is a role and a text, in this order, and nothing else.
     """
 
     messages: list[dict[str, Any]]
@@ -81,6 +82,7 @@ class RenderInput(NamedTuple):
     adds_generation_prompt: bool
     continues: bool
     is_plain: bool
+    is_simple: bool
 
 
 class _Refused(Exception):
@@ -131,7 +133,7 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
         return TooLarge("too many messages")
     tools = body.get("tools")
     parts = PROMPT_PARTS_MAX - (len(tools) if isinstance(tools, list) else 0)
-    written, left, is_plain = [], PROMPT_TEXT_BYTES_MAX, True
+    written, left, is_plain, is_simple = [], PROMPT_TEXT_BYTES_MAX, True, True
     for message in messages:
         if isinstance(message, dict) and len(message) == 2:
             role, content = message.get("role"), message.get("content")
@@ -145,6 +147,7 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
         one, size = _message(message)
         written.append(one)
         is_plain = is_plain and isinstance(one.get("content"), str) and _SHAPED.isdisjoint(one)
+        is_simple = is_plain and is_simple and len(one) == 2
         left -= size
     if parts < 0:
         return TooLarge("too many parts")
@@ -152,7 +155,7 @@ def _chat(body: Mapping[str, Any], hides_unwanted_tools: bool) -> Given:
         return TooLarge("too much text")
     adds, continues = _ending(body)
     return RenderInput(
-        written, _tools(body, hides_unwanted_tools), _variables(body), adds, continues, is_plain
+        written, _tools(body, hides_unwanted_tools), _variables(body), adds, continues, is_plain, is_simple
     )
 
 

@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from router.prompt.render_process import ProcessDied, RenderProcess, start_process
@@ -107,7 +106,8 @@ class RenderPool:
         Raises Unavailable, JobFailed, TextTooLarge.
         """
         self._check_rest(load.key)
-        async with self._lent(load.key, None, deadline) as process:
+        process = self._take(load.key, None) or await self._wait(None, deadline)
+        try:
             if load.key not in process.held:
                 await self._load_into(process, load, deadline)
             frame = await self._ask(process, load.key, kind, head, body, deadline)
@@ -117,6 +117,8 @@ class RenderPool:
                 frame = await self._ask(process, load.key, kind, head, body, deadline)
             self._deaths.pop(load.key, None)
             return _answered(frame)
+        finally:
+            self._give_back(process)
 
     async def run_held(
         self, key: str, kind: Kind, head: bytes, body: Sequence[bytes], deadline: float
@@ -128,19 +130,25 @@ class RenderPool:
         self._check_rest(key)
         if not self.holders(key):
             return None
-        async with self._lent(key, key, deadline) as process:
+        process = self._take(key, key) or await self._wait(key, deadline)
+        try:
             frame = await self._ask(process, key, kind, head, body, deadline)
             if frame.kind is Kind.UNKNOWN:
                 process.held.discard(key)
                 return None
             self._deaths.pop(key, None)
             return _answered(frame)
+        finally:
+            self._give_back(process)
 
     async def load(self, load: Load, deadline: float) -> Frame:
         """Load into one more process. Raises Unavailable, JobFailed."""
         self._check_rest(load.key)
-        async with self._lent(None, None, deadline) as process:
+        process = self._take(None, None) or await self._wait(None, deadline)
+        try:
             return await self._load_into(process, load, deadline)
+        finally:
+            self._give_back(process)
 
     async def close(self) -> None:
         """End all processes and whoever waits for one."""
@@ -202,21 +210,15 @@ class RenderPool:
 
     # processes
 
-    @asynccontextmanager
-    async def _lent(
-        self, wished: str | None, holding: str | None, deadline: float
-    ) -> AsyncIterator[RenderProcess]:
-        """A process for this job alone. wished: a key it had better have; holding: must have."""
-        process = self._take(wished, holding) or await self._wait(holding, deadline)
-        try:
-            yield process
-        finally:
-            if process.is_busy:
-                self._abandoned.add(process.pid)
-            else:
-                self._release(process)
+    def _give_back(self, process: RenderProcess) -> None:
+        """The job that it was lent to alone has ended, or is no longer waited for."""
+        if process.is_busy:
+            self._abandoned.add(process.pid)
+        else:
+            self._release(process)
 
     def _take(self, wished: str | None, holding: str | None) -> RenderProcess | None:
+        """A free process. wished: a key it had better have; holding: one that it must have."""
         if self._waiters and holding is None:
             return None  # others came first
         for place, process in enumerate(self._free):

@@ -104,6 +104,7 @@ class RenderProcess:
         self._timer: asyncio.TimerHandle | None = None
         self._unsent: list[memoryview] = []
         self._got = bytearray()
+        self._buffer = memoryview(bytearray(READ_BYTES))
         self._reply_bytes_max = 0
         self._loop.add_reader(wire, self._read)
 
@@ -126,10 +127,11 @@ class RenderProcess:
         self._answer = answer = self._loop.create_future()
         self._reply_bytes_max = RENDER_FRAME_BYTES_MAX
         self._timer = self._loop.call_later(max(0.0, deadline_s), self.end, "out of time")
-        first = prefix_of(kind, head, sum(map(len, body)))
-        if body and len(body[0]) <= READ_BYTES:  # one write for the usual job
-            first, body = first + body[0], body[1:]
-        self._unsent = [memoryview(part) for part in (first, *body) if part]
+        size = sum(map(len, body))
+        parts: Sequence[bytes] = (prefix_of(kind, head, size), *body)
+        if size <= READ_BYTES:  # one write for the usual job
+            parts = (b"".join(parts),)
+        self._unsent = [memoryview(part) for part in parts if part]
         if not self.is_alive:
             self._fail("it had ended")
         else:
@@ -175,34 +177,35 @@ class RenderProcess:
 
     def _read(self) -> None:
         try:
-            data = self._wire.recv(READ_BYTES)
+            count = self._wire.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             self.end(f"it ended{self._status()}")
             return
         if self._answer is None:
             self.end("it spoke without being asked")
             return
-        self._got += data
         try:
-            self._take()
+            self._take(self._buffer[:count])
         except FrameBroken as problem:
             self.end(str(problem))
 
-    def _take(self) -> None:
-        """Hand the answer over once it is whole."""
-        got = self._got
-        if len(got) < LENGTH_BYTES:
-            return
-        wanted = LENGTH_BYTES + length_of(got, self._reply_bytes_max)
+    def _take(self, data: memoryview) -> None:
+        """Hand the answer over once it is whole. data: what came last; a usual answer comes at once."""
+        got = data
+        if self._got:
+            self._got += data
+            got = memoryview(self._got)
+        wanted = LENGTH_BYTES + (length_of(got, self._reply_bytes_max) if len(got) >= LENGTH_BYTES else 1)
         if len(got) < wanted:
+            self._got = self._got or bytearray(data)
             return
         if len(got) > wanted:
             raise FrameBroken("more than one answer")
-        frame = frame_of(memoryview(got)[LENGTH_BYTES:])
+        frame = frame_of(got[LENGTH_BYTES:])
         self._got = bytearray()
         answer, self._answer = self._answer, None
         if self._timer is not None:

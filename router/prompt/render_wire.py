@@ -6,7 +6,8 @@ Little-endian. The length is compared with a ceiling before anything is read: wh
 answers is as hostile as the template that it runs. Kinds tell what head and body hold:
 
     TEMPLATE    JSON {key, engine, config, template: lengths or null}   tokenizer_config, template
-    RENDER      u8 flags, u32 bytes of messages, of tools, key          JSON: messages, tools, variables
+    RENDER      u8 flags, u32 bytes of messages, of tools, key          JSON: messages (or a SimpleChat),
+                                                                        tools, variables
     TOKENIZER   key                                                     tokenizer.json
     ENCODE      key                                                     JSON [[is first, text], ...]
 
@@ -48,6 +49,7 @@ class RenderFlag(IntFlag):
     ADDS_PROMPT = 1
     CONTINUES = 2
     IS_PLAIN = 4
+    IS_SIMPLE = 8
 
 
 class Frame(NamedTuple):
@@ -67,7 +69,7 @@ def prefix_of(kind: Kind, head: bytes, body_bytes: int) -> bytes:
     return PREFIX.pack(_REST.size + len(head) + body_bytes, kind, len(head)) + head
 
 
-def length_of(data: bytes | bytearray, bytes_max: int) -> int:
+def length_of(data: bytes | bytearray | memoryview, bytes_max: int) -> int:
     """Bytes that follow the first four. Raises FrameBroken above bytes_max."""
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if not _REST.size <= length <= bytes_max:

@@ -55,6 +55,7 @@ from router.prompt.render_wire import (
     prefix_of,
 )
 from router.prompt.segment_encoder import SegmentEncoder, TokenizerRefused, plan_json
+from router.prompt.simple_chat import unpacked
 
 LIBRARIES: Final = ("jinja2.ext", "jinja2.sandbox", "minijinja", "tokenizers")
 TEMPLATES_KEPT: Final = 32
@@ -122,11 +123,13 @@ class Jobs:
         if model is None:
             return Kind.UNKNOWN, b"", b""
         split = messages_bytes + tools_bytes
-        messages, tools = frame.body[:messages_bytes], frame.body[messages_bytes:split]
+        body = memoryview(frame.body)
+        given, tools = body[:messages_bytes], frame.body[messages_bytes:split]
         traits = model.with_tools if tools else model.plain
         continues = bool(flags & RenderFlag.CONTINUES)
+        messages = unpacked(given) if flags & RenderFlag.IS_SIMPLE else bytes(given)
         if continues or not (flags & RenderFlag.IS_PLAIN and traits.takes_plain):
-            parsed = orjson.loads(messages)
+            parsed = orjson.loads(messages) if isinstance(messages, bytes) else messages.messages()
             if continues:
                 mark_end(parsed)
             messages = orjson.dumps(shaped(parsed, traits))
@@ -209,8 +212,7 @@ def main(descriptor: int, memory_bytes: int, niceness: int) -> None:
             stop_timers()
             kind, head, body = answer
             try:
-                wire.sendall(prefix_of(kind, head, len(body)))
-                wire.sendall(body)
+                _send(wire, prefix_of(kind, head, len(body)), body)
             except OSError:
                 return  # the router is gone
 
@@ -257,9 +259,18 @@ def _received(wire: socket.socket) -> Frame | None:
     """The next frame, None where the router is gone or sends what is none."""
     try:
         start = _exactly(wire, LENGTH_BYTES)
-        return frame_of(_exactly(wire, length_of(start, FILES_BYTES_MAX)))
+        return frame_of(memoryview(_exactly(wire, length_of(start, FILES_BYTES_MAX))))
     except (EOFError, FrameBroken, OSError):
         return None
+
+
+def _send(wire: socket.socket, prefix: bytes, body: bytes) -> None:
+    """Both at once, so that the router wakes up once for a usual answer."""
+    sent = wire.sendmsg((prefix, body))
+    if sent < len(prefix):
+        wire.sendall(prefix[sent:])
+    if sent < len(prefix) + len(body):
+        wire.sendall(memoryview(body)[max(0, sent - len(prefix)) :])
 
 
 def _exactly(wire: socket.socket, count: int) -> bytearray:

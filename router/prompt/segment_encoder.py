@@ -89,9 +89,10 @@ class SegmentEncoder:
             text = first + "".join(
                 tokens[place % len(tokens)] + piece for place, piece in enumerate(pieces) if place % 4
             )
-            segments = splitter.segments(text)
+            segments = splitter.segments(text.encode())
             wanted = [(not place, one) for place, one in enumerate(segments) if one not in splitter.known]
-            rows = iter(self._rows(self.encode([(is_first, one) for is_first, one in wanted if one])))
+            texts = [(is_first, one.decode()) for is_first, one in wanted if one]
+            rows = iter(self._rows(self.encode(texts)))
             made = b"".join(splitter.known.get(one) or (next(rows) if one else b"") for one in segments)
             if made != self.encode([(True, text)]).tokens:
                 return False

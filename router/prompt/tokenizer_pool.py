@@ -76,8 +76,8 @@ class TokenizerPool:
         self._memo = memo
         self._tokenizers: OrderedDict[str, _Tokenizer] = OrderedDict()
 
-    async def tokens_of(self, key: str, data: bytes, text: str, deadline: float) -> bytes:
-        """Packed little-endian u32 tokens of a text, no special token added.
+    async def tokens_of(self, key: str, data: bytes, text: bytes, deadline: float) -> bytes:
+        """Packed little-endian u32 tokens of a UTF-8 text, no special token added.
 
         key: of the tokenizer whose file is `data`. deadline: a time of the loop's clock.
         Raises TokenizerUnavailable, TooManyTokens, and Unavailable or JobFailed of the process.
@@ -161,14 +161,14 @@ class TokenizerPool:
         key: str,
         data: bytes,
         tokenizer: _Tokenizer,
-        segments: list[str],
+        segments: list[bytes],
         found: list[bytes | None],
         deadline: float,
     ) -> None:
         """Encode the segments that were not found."""
         places = [place for place, ids in enumerate(found) if ids is None]
         wanted = list(dict.fromkeys((place == 0, segments[place]) for place in places))
-        body = orjson.dumps(wanted)
+        body = orjson.dumps([(is_first, text.decode("utf-8", "replace")) for is_first, text in wanted])
         if not self._processes.holders(key):
             await self._wait_for_load(key, data, tokenizer, deadline)
         elif self._processes.wants_more(key):

@@ -13,10 +13,12 @@ import orjson
 from router.prompt.render_input import CHAT_PATH, RenderInput, render_input
 from router.prompt.render_wire import RENDER_HEAD, Frame, Kind, RenderFlag
 from router.prompt.render_worker import Jobs
+from router.prompt.simple_chat import new_mark, packed
 from tests.router.prompt.conversations import TEMPLATES
 
 TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 RELEASES = ("1.6.1", "1.5.0", "1.4.2")
+MARK = new_mark()
 
 
 def load(jobs: Jobs, engine: str, template: str, key: str = "k", **config: Any) -> Frame:
@@ -34,11 +36,12 @@ def render(jobs: Jobs, body: Mapping[str, Any], key: str = "k", path: str = CHAT
 
 
 def render_given(jobs: Jobs, given: RenderInput, key: str = "k") -> Frame:
-    messages = orjson.dumps(given.messages)
+    messages = packed(given.messages, MARK) if given.is_simple else orjson.dumps(given.messages)
     tools = orjson.dumps(given.tools) if given.tools else b""
     flags = RenderFlag.ADDS_PROMPT if given.adds_generation_prompt else RenderFlag(0)
     flags |= RenderFlag.CONTINUES if given.continues else RenderFlag(0)
     flags |= RenderFlag.IS_PLAIN if given.is_plain else RenderFlag(0)
+    flags |= RenderFlag.IS_SIMPLE if given.is_simple else RenderFlag(0)
     head = RENDER_HEAD.pack(flags, len(messages), len(tools)) + key.encode()
     return Frame(*jobs.run(Frame(Kind.RENDER, head, messages + tools + orjson.dumps(given.variables))))
 

@@ -326,3 +326,20 @@ def test_plain_messages_go_as_they_are() -> None:
     assert written.messages[0] is SYSTEM
     shaped = render_input(CHAT_PATH, {"messages": [HELLO, assistant("x", reasoning_content="y")]})
     assert isinstance(shaped, RenderInput) and not shaped.is_plain
+
+
+@pytest.mark.parametrize(
+    ("message", "is_simple"),
+    [
+        ({"content": "x", "role": "user"}, True),
+        ({"role": "user", "content": "x", "unknown": 1}, True),
+        ({"role": "user", "content": "x", "name": "Ada"}, False),
+        ({"role": "tool", "content": "x", "tool_call_id": "1"}, False),
+        ({"role": "user", "content": [{"type": "text", "text": "x"}]}, False),
+        ({"role": "assistant", "refusal": "no"}, False),
+    ],
+)
+def test_a_chat_of_roles_and_texts_alone_is_simple(message: dict[str, Any], is_simple: bool) -> None:
+    written = render_input(CHAT_PATH, {"messages": [SYSTEM, message, HELLO]})
+    assert isinstance(written, RenderInput) and written.is_simple is is_simple
+    assert not is_simple or [*written.messages[1]] == ["role", "content"]

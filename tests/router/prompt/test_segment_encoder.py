@@ -57,10 +57,10 @@ def whole(kind: str, text: str) -> bytes:
 def in_segments(kind: str, text: str, memo: SegmentMemo) -> bytes:
     """As a router does it: split, looked up, the rest encoded and kept."""
     cut = splitter(kind)
-    segments = cut.segments(text)
+    segments = cut.segments(text.encode())
     found = memo.find(kind, segments, cut.known)
     wanted = [(not place, segments[place]) for place, ids in enumerate(found) if ids is None]
-    encoded = encoder(kind).encode(wanted)
+    encoded = encoder(kind).encode([(is_first, piece.decode()) for is_first, piece in wanted])
     at = 0
     for (is_first, piece), count in zip(wanted, encoded.counts, strict=True):
         memo.keep(kind, is_first, piece, encoded.tokens[at : at + 4 * count])

@@ -41,7 +41,7 @@ class Rig:
 
     async def once(self, text: str, key: str = "k", data: bytes = TOKENIZER) -> bytes:
         deadline = asyncio.get_running_loop().time() + 10
-        return await self.pool.tokens_of(key, data, text, deadline)
+        return await self.pool.tokens_of(key, data, text.encode(), deadline)
 
 
 @asynccontextmanager
