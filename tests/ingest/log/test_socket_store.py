@@ -217,7 +217,7 @@ def test_an_owner_that_dies_before_its_answer_leaves_it_unclear_until_the_next_o
 
 
 def test_where_no_owner_comes_the_patience_ends(place: Place) -> None:
-    store = place.store(patience_s=0.3)
+    store = place.store(patience_s=1.0)
     owners: list[BadOwner] = []
 
     def die(connection: socket.socket) -> None:
@@ -237,7 +237,7 @@ def test_where_no_owner_comes_the_patience_ends(place: Place) -> None:
 def test_a_late_batch_is_in_the_log_by_the_time_that_it_is_told_unclear(tmp_path: Path) -> None:
     log = HeldStore()
     door = OwnerSocket(tmp_path / "s", GroupedStore(log))
-    store = SocketStore(tmp_path / "s", log, patience_s=0.5)
+    store = SocketStore(tmp_path / "s", log, patience_s=1.0)
     caller = Caller(lambda: store.commit([record(0)]))
     assert log.entered.acquire(timeout=20)
     until(lambda: door.connections == 2)  # it gave the first one up, and asks again
@@ -267,7 +267,7 @@ def test_a_batch_that_was_not_sent_whole_is_not_in_the_log(place: Place) -> None
     ids=["of another batch", "noise", "out of turn"],
 )
 def test_an_answer_that_makes_no_sense_leaves_it_unclear(place: Place, answer: bytes) -> None:
-    store = place.store(patience_s=0.5)
+    store = place.store(patience_s=1.0)
     owners: list[BadOwner] = []
 
     def mumble(connection: socket.socket) -> None:
