@@ -89,8 +89,14 @@ class LogAccess(Protocol):
     def upkeep(self) -> None:
         """Compress, and let retention go no further than kept checkpoints allow. In a thread."""
 
+    def give_up(self) -> None:
+        """End a commit that waits for another process or for brokers; nothing is written behind it.
+
+        In a thread.
+        """
+
     def close(self) -> None:
-        """Let the log go."""
+        """Let the log go. In a thread."""
 
 
 def checkpoints_in(data: Path, config: Config, file_system_bytes: int) -> CheckpointFolder:
@@ -158,6 +164,9 @@ class OwnedLog:
         newest = self.checkpoints.list()[-self._keep :]
         self.log.retention_floor = newest[0].offset if len(newest) == self._keep else 0
         keep_up(self.log)
+
+    def give_up(self) -> None:
+        """See LogAccess. A commit waits for the disk alone."""
 
     def close(self) -> None:
         """See LogAccess."""

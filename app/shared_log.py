@@ -50,6 +50,10 @@ class SharedLog:
     def upkeep(self) -> None:
         """See LogAccess. The owner does it."""
 
+    def give_up(self) -> None:
+        """See LogAccess."""
+        self.store.close()
+
     def close(self) -> None:
         """See LogAccess."""
         self.store.close()

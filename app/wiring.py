@@ -1,6 +1,7 @@
 """A process that folds the log, put together: it picks, or may own the log, or both.
 
-The only module that names the concrete classes of every part. Three commands run it:
+Names the concrete classes of every part but the logs, which `log_access` and its like name. Three
+commands run it:
 
     serve    owns the embedded log and picks      `log_access.OwnedLog`
     ingest   owns the log, or waits for its turn  `OwnedLog`, or `kafka_access.KafkaAccess`
@@ -62,6 +63,7 @@ from router.service import RouterService
 log = structlog.get_logger("picklog")
 
 TICK_S = 0.25
+WRITER_CLOSE_S = 6.0  # what a log that does not answer may cost at the end
 WATCHED = frozenset((ConfigAdopted, ConfigProposed, PassSettled))
 REPLICA_BYTES = 16
 
@@ -240,7 +242,10 @@ class MainProcess:
         if self.follower is not None:
             await self.follower.stop()
         if self.writer is not None:
+            loop = asyncio.get_running_loop()
+            patience = loop.call_later(WRITER_CLOSE_S, loop.run_in_executor, None, self.access.give_up)
             await self.writer.close()
+            patience.cancel()
         if self.owning is not None:
             self.owning.close()
         await asyncio.to_thread(self.access.close)
