@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from projections.events import control, signals
-from projections.events.codec import RecordRefused, Refusal, decode_record
+from projections.events.codec import RecordRefused, Refusal, decode_parts
 from projections.events.envelope import NOTHING, Mark, Record
 from projections.events.held import SettingsHeld
 from projections.events.kinds import FACT_KINDS, Kind, Speaker
@@ -43,8 +43,9 @@ from projections.notices import (
 )
 from projections.view import Overlay, View
 
-_SAMPLE: Final = int(Kind.SAMPLE_RECEIVED)
-_OFTEN: Final = (_SAMPLE, int(Kind.KV_BATCH_RECEIVED))
+_new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
+_KV_BATCH: Final = int(Kind.KV_BATCH_RECEIVED)
+_OFTEN: Final = (_KV_BATCH, int(Kind.SAMPLE_RECEIVED))
 _SPEAKERS: Final = {int(kind): row.speaker for kind, row in FACT_KINDS.items()}
 _FRAME_RESULTS: Final = {int(result): result for result in FrameResult}
 _KV_RESULTS: Final = {
@@ -102,7 +103,7 @@ class Fold:
         self._reducers: dict[int, Callable[[Record, list[Notice]], object]] = {
             **dict.fromkeys(_DISCOVERY_KINDS, self._discovery),
             int(Kind.SAMPLE_RECEIVED): self._sample,
-            int(Kind.KV_BATCH_RECEIVED): self._kv_batch,
+            _KV_BATCH: self._kv_batch,
             int(Kind.FRAME_REFUSED): self._frame_refused,
             int(Kind.SUBSCRIPTION_CHANGED): self._subscription,
             int(Kind.SUBSCRIPTION_CONTINUED): self._subscription,
@@ -182,13 +183,12 @@ class Fold:
             self._skip(offset, data, notices)
             return None
         try:
-            record = decode_record(offset, data)
+            check, values, fact = decode_parts(data)
         except RecordRefused as refusal:
             self._refuse(offset, data, refusal, notices)
             return None
-        _, check, kind, time, writer, epoch, sequence, fact = record
-        self._offset, self._check = offset, check
-        status = self._status
+        kind, time, writer, epoch, sequence = head = values[:5]
+        self._offset, self._check, status = offset, check, self._status
         status.tick_records += 1
         status.tick_check_sum = (status.tick_check_sum + check) & U64_MAX
         try:
@@ -205,11 +205,15 @@ class Fold:
                 ):  # the owner's next one: what `_take` would do, without its calls
                     seen.last_sequence = sequence
                     intake.stamp = seen.seen_at = time
-                    if kind == _SAMPLE:
-                        notices += self._apply_sample(record, self._registry)
+                    if kind == _KV_BATCH:
+                        if not self._kv.is_on:
+                            return None
+                        apply_batch(self._kv, fact, self._registry, notices)
                         return fact
-                    return fact if self._kv_batch(record, notices) else None
-            return self._take(record, notices)
+                    record = _new(Record, (offset, check, *head, fact))
+                    notices += self._apply_sample(record, self._registry)
+                    return fact
+            return self._take(_new(Record, (offset, check, *head, fact)), notices)
         except FoldStopped as stop:
             self._stopped = stop
             raise
@@ -284,9 +288,8 @@ class Fold:
 
     def _kv_batch(self, record: Record, notices: list[Notice]) -> bool:
         if self._kv.is_on:
-            apply_batch(self._kv, record, self._registry, notices)
-            return True
-        return False
+            apply_batch(self._kv, record.fact, self._registry, notices)
+        return self._kv.is_on
 
     def _frame_refused(self, record: Record, notices: list[Notice]) -> None:
         fact: signals.FrameRefused = record.fact  # type: ignore[assignment]

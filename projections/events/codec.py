@@ -94,11 +94,18 @@ def peek_kind(data: bytes) -> int:
 
 
 def decode_record(offset: int, data: bytes) -> Record:
-    """The record at `offset`. Raises RecordRefused, nothing else, for any bytes.
+    """The record at `offset`. Raises RecordRefused, nothing else, for any bytes."""
+    check, values, fact = decode_parts(data)
+    record: Record = _new(Record, (offset, check, *values[:_HEAD_FIELDS], fact))
+    return record
+
+
+def decode_parts(data: bytes) -> tuple[int, tuple[Any, ...], tuple[Any, ...]]:
+    """A record as its check word, its values, of which the first five are the head, and its fact.
 
     The usual record passes by comparing the types of all its values, head included, with
     a shape that was checked before; identity decides, so the comparison costs next to
-    nothing. Everything else takes the slow way.
+    nothing. Everything else takes the slow way. Raises RecordRefused as `decode_record`.
     """
     body = data[:-8]
     size = len(body)
@@ -116,31 +123,29 @@ def decode_record(offset: int, data: bytes) -> Record:
     try:
         plan = _PLANS[values[0]]
         if [*map(type, values)] in plan.known and len(values[2]) == WRITER_BYTES:
-            fact = _new(plan.fact, values[_HEAD_FIELDS:])
-            record: Record = _new(Record, (offset, check, *values[:_HEAD_FIELDS], fact))
-            return record
+            return check, values, _new(plan.fact, values[_HEAD_FIELDS:])
     except (KeyError, TypeError, IndexError):
         pass  # an unknown kind, or no array: told apart below
-    return _decode_slowly(offset, check, values)
+    return check, values, _build_slowly(values)
 
 
-def _decode_slowly(offset: int, check: int, values: Any) -> Record:
-    """The same for any shape; remembers a plain shape once it was found right."""
+def _build_slowly(values: Any) -> tuple[Any, ...]:
+    """The fact of values of any shape; remembers a plain shape once it was found right."""
     if type(values) is not tuple or len(values) < _HEAD_FIELDS:
         raise RecordRefused(Refusal.NOT_MSGPACK)
-    kind, time, writer, epoch, sequence = values[:_HEAD_FIELDS]
+    kind, writer = values[0], values[2]
     shape = [*map(type, values)]
     if shape[:_HEAD_FIELDS] != _HEAD_SHAPE or len(writer) != WRITER_BYTES:
         raise RecordRefused(Refusal.NOT_MSGPACK)
     plan = _PLANS.get(kind)
     if plan is None:
         raise RecordRefused(Refusal.UNKNOWN_KIND, kind)
-    fact = plan.build(values[_HEAD_FIELDS:])
+    fact: tuple[Any, ...] | None = plan.build(values[_HEAD_FIELDS:])
     if fact is None:
         raise RecordRefused(Refusal.FIELDS, kind)
     if plan.plain and len(values) == plan.values and len(plan.known) < _KNOWN_SHAPES_MAX:
         plan.known.append(shape)
-    return Record(offset, check, kind, time, writer, epoch, sequence, fact)
+    return fact
 
 
 def owner_stamp(data: bytes) -> int | None:

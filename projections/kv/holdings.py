@@ -258,14 +258,25 @@ class Holdings(RunTree):
         bit = slot.bit
         if run.sole is slot:
             slot.count_opened(run)
-        names = run.names_of(slot)[low << 3 : high << 3]
-        self._count_out(slot, names, run.tokens[low << 3 : high << 3])
+        has_names = run.own_names is not None
+        names = (run.names_of(slot) if has_names else run.names)[low << 3 : high << 3]
+        slot.names -= high - low
+        self._names -= high - low
+        slot.names_out += names
+        slot.tokens_out += run.tokens[low << 3 : high << 3]
         if run.own_names is not None and slot.number in run.own_names:
             for name in words(names):
                 slot.elsewhere.pop(name, None)
-        if run.full == bit and low and high == run.size and not run.partial and not run.kids:
-            self._cut(run, low)
-            return
+        if run.full == bit and high == run.size and not run.partial and not run.kids:
+            if low:
+                self._cut(run, low)
+                return
+            if not has_names:
+                run.close()
+                run.full = 0
+                del slot.runs[run]
+                self._prune(run)
+                return
         depth = run.size if run.full & bit else run.depth_of(bit)
         if depth == high and low:
             run.close()

@@ -62,7 +62,7 @@ class Stored(NamedTuple):
     blocks_refused: int
 
 
-_APPLIED = Stored(StoreResult.APPLIED, 0)
+APPLIED: Final = Stored(StoreResult.APPLIED, 0)
 
 
 class Index(Holdings):
@@ -116,31 +116,35 @@ class Index(Holdings):
         tokens, engines: columns of one length. parent: 8 bytes.
         """
         owner = self.slots[slot]
+        if parent is None:
+            return self._store(owner, parent, tokens, engines)
         canonical = self.canonical
-        run = None if parent is None else canonical.get(parent)
-        if parent is not None and run is not None and run.sole is owner and run.names.endswith(parent):
+        run = canonical.get(parent)
+        if run is not None and run.sole is owner and run.names.endswith(parent):
             # what decoding sends, and each turn of a chat: new blocks behind what this slot alone holds
             count = len(engines) >> 3
+            size, nodes = run.size + count, self.nodes + count
+            mine, names = owner.names + count, self._names + count
             if (
-                run.size + count <= self._run_blocks
-                and self.nodes + count <= self._nodes_max
-                and owner.names + count <= self._blocks_max
-                and self._names + count <= self._ownerships_max
+                size <= self._run_blocks
+                and nodes <= self._nodes_max
+                and mine <= self._blocks_max
+                and names <= self._ownerships_max
                 and (not owner.elsewhere or owner.elsewhere.keys().isdisjoint(words(engines)))
             ):
-                size = len(canonical)
-                if count == 1:
-                    canonical.setdefault(engines, run)
-                if len(canonical) > size or (count > 1 and self._claim(words(engines), run)):
-                    run.names += engines
-                    run.tokens += tokens
-                    run.size = size = run.size + count
-                    owner.names += count
-                    self._names += count
-                    self.nodes += count
-                    if size == self._run_blocks:
-                        run.seal()
-                    return _APPLIED
+                if count == 1 and engines not in canonical:
+                    canonical[engines] = run
+                elif not self._claim(words(engines), run):
+                    return self._store(owner, parent, tokens, engines)
+                run.names += engines
+                run.tokens += tokens
+                run.size = size
+                self.nodes = nodes
+                owner.names = mine
+                self._names = names
+                if size == self._run_blocks:
+                    run.seal()
+                return APPLIED
         return self._store(owner, parent, tokens, engines)
 
     def _store(self, owner: Slot, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
@@ -187,7 +191,7 @@ class Index(Holdings):
                 return Stored(StoreResult.OVER_CAPACITY, refused + (end - done >> 3))
             else:
                 careful = True
-        return Stored(StoreResult.SELF_PARENT, refused) if refused else _APPLIED
+        return Stored(StoreResult.SELF_PARENT, refused) if refused else APPLIED
 
     def _tidy(self, owner: Slot) -> None:
         if self._dead_runs or self._dead_names:
@@ -198,11 +202,12 @@ class Index(Holdings):
     def removed(self, slot: int, engines: bytes) -> int:
         """Take names from the slot. Returns how many of them it did not have, a repeated one included."""
         owner = self.slots[slot]
-        self._tidy(owner)
+        if self._dead_runs or self._dead_names or len(owner.names_out) > PENDING_BYTES_MAX:
+            self._tidy(owner)
         missing = 0
         end = len(engines)
         place = self._place(owner, engines[:8])
-        if place is not None and _is_rising(owner, *place, engines):
+        if place is not None and end > 8 and _is_rising(owner, *place, engines):
             rising = engines
             place = self._place(owner, engines[-8:])
         else:
@@ -363,6 +368,8 @@ def _is_rising(owner: Slot, run: Run, at: int, engines: bytes) -> bool:
 
 def _streak(owner: Slot, run: Run, at: int, rising: bytes, end: int) -> int:
     """Where the names before byte `end` of `rising` begin to be what the slot holds up to position `at`."""
+    if run.own_names is None and run.ragged is None and rising.endswith(run.names[: at + 1 << 3], 0, end):
+        return 0  # all that the slot holds of the run, which is what is mostly evicted
     low = max(0, at + 1 - (end >> 3))
     if run.ragged is not None and owner.number in run.ragged:
         low = max(low, (~run.ragged[owner.number] & (1 << at) - 1).bit_length())

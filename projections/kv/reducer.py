@@ -16,14 +16,14 @@ wire contract, cursor rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from projections.events.envelope import Record
 from projections.events.picks import PickMade
 from projections.events.signals import KV_EVENT_HEAD, KvBatchReceived, KvOperation, StorageTier
 from projections.kv.cursors import NO_EVENT, Feed, KvPublisher
-from projections.kv.index import StoreResult
+from projections.kv.index import APPLIED, StoreResult
+from projections.kv.ranks import KvRank
 from projections.kv.side_index import predicted_by
 from projections.kv.state import KvFleet, KvState
 from projections.notices import ClearCause, KvEventResult, KvNotice, Notice
@@ -40,17 +40,15 @@ _PLACES: Final = {
     int(StorageTier.EXTERNAL): 2,
 }
 _RESULTS: Final = {
-    StoreResult.APPLIED: KvEventResult.APPLIED,
     StoreResult.ORPHAN: KvEventResult.ORPHAN,
     StoreResult.OVER_CAPACITY: KvEventResult.OVER_CAPACITY,
     StoreResult.SELF_PARENT: KvEventResult.SELF_PARENT,
 }
-_APPLIED: Final = StoreResult.APPLIED
 
 
-def apply_batch(state: KvState, record: Record, fleet: KvFleet, notices: list[Notice]) -> None:
-    """Take one KvBatchReceived. fleet: as of this record."""
-    namespace, publisher_id, _connection, _covers_from, _sequence, heads, hashes, _, _ = record.fact
+def apply_batch(state: KvState, fact: tuple[Any, ...], fleet: KvFleet, notices: list[Notice]) -> None:
+    """Take one KvBatchReceived. fleet: as of its record."""
+    namespace, publisher_id, _connection, _covers_from, _sequence, heads, hashes, _, _ = fact
     key = namespace, publisher_id
     publisher = state.publishers.by_key.get(key)
     if publisher is None or publisher.generation != fleet.generation or publisher.down_at is not None:
@@ -62,7 +60,7 @@ def apply_batch(state: KvState, record: Record, fleet: KvFleet, notices: list[No
     if len(heads) % _HEAD_BYTES:
         heads = heads[: len(heads) // _HEAD_BYTES * _HEAD_BYTES]
         results[KvEventResult.MALFORMED] = 1
-    applied = _apply_events(state, publisher, _unpack(heads), hashes, fleet, results, notices)
+    applied = _apply_events(state, publisher, heads, hashes, fleet, results, notices)
     if not publisher.is_changed:
         state.publishers.change(publisher)
     if applied:
@@ -84,55 +82,64 @@ def apply_pick(state: KvState, record: Record, fleet: KvFleet) -> None:
 def _apply_events(
     state: KvState,
     publisher: KvPublisher,
-    events: Iterable[tuple[int, int, int, int, int, int, int]],
+    heads: bytes,
     hashes: bytes,
     fleet: KvFleet,
     results: dict[KvEventResult, int],
     notices: list[Notice],
 ) -> int:
     """Take events in order; how many were applied. results: gets the numbers of all others."""
-    indexes, has_side, resolved = state.indexes, state.has_side, publisher.resolved
+    indexes, side = state.indexes, state.side if state.has_side else None
+    device, spoken_of = indexes[0], (-1, -1)
     position, end, applied = 0, len(hashes), 0
-    for worker_id, dp_rank, event_id, operation, tier, has_parent, blocks in events:
-        start, size = position, blocks << 3
+    feed: Feed
+    rank: KvRank
+    for worker_id, dp_rank, event_id, operation, tier, has_parent, blocks in _unpack(heads):
+        start = position
         if operation == _STORED:
             tokens_at = start + 8 if has_parent else start
-            names_at = tokens_at + size
-            position = names_at + size
+            names_at = tokens_at + (blocks << 3)
+            position = names_at + (blocks << 3)
         elif operation == _REMOVED:
-            position = start + size
-        if position > end or not _STORED <= operation <= _CLEARED:
-            _count(results, KvEventResult.MALFORMED)  # where the next event's columns begin is not known
+            position = start + (blocks << 3)
+        elif operation != _CLEARED:
+            position = end + 1
+        if position > end:  # where the next event's columns begin is not known
+            _count(results, KvEventResult.MALFORMED)
             return applied
-        feed = resolved.get((worker_id, dp_rank)) or state.feed_of(publisher, worker_id, dp_rank, fleet)
-        if not isinstance(feed, Feed):
-            _count(results, feed)
-            continue
+        name = worker_id, dp_rank
+        if name != spoken_of:
+            found = publisher.resolved.get(name) or state.feed_of(publisher, *name, fleet)
+            if not isinstance(found, Feed):
+                _count(results, found)
+                continue
+            feed, rank, spoken_of = found, found.rank, name
         if event_id != feed.last_event_id + 1 and not _may_jump(
             state, publisher, feed, event_id, operation, results, notices
         ):
             continue
         feed.last_event_id = event_id
-        rank, place = feed.rank, 0
+        index = device
         if tier != _DEVICE or rank.feeders[0] is not publisher:
             place = _place(state, publisher, feed, tier, results, notices)
             if place < 0:
                 continue
+            index = indexes[place]
         if operation == _STORED:
             tokens = hashes[tokens_at:names_at]
             parent = hashes[start:tokens_at] if has_parent else None
-            result = indexes[place].stored(rank.slot, parent, tokens, hashes[names_at:position]).result
-            if has_side and not place:
-                state.side.stored(rank.key, tokens)
-            if result is not _APPLIED:
-                _count(results, _RESULTS[result])
+            taken = index.stored(rank.slot, parent, tokens, hashes[names_at:position])
+            if side is not None and index is device:
+                side.stored(rank.key, tokens)
+            if taken is not APPLIED:
+                _count(results, _RESULTS[taken.result])
                 continue
         elif operation == _REMOVED:
-            if blocks and indexes[place].removed(rank.slot, hashes[start:position]) == blocks:
+            if blocks and index.removed(rank.slot, hashes[start:position]) == blocks:
                 _count(results, KvEventResult.UNKNOWN_REMOVED)
                 continue
         else:
-            state.clear_tier(feed, place, notices)
+            state.clear_tier(feed, indexes.index(index), notices)
         applied += 1
     if position != end:
         _count(results, KvEventResult.MALFORMED)

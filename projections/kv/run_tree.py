@@ -9,9 +9,6 @@ may leave a quarter of a million of them. Until then they find a run of size 0, 
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import repeat
-
 from projections.kv.columns import Column, members, words
 from projections.kv.index_limits import IndexLimits
 from projections.kv.runs import NO_RUNS, OwnNames, Run, Slot
@@ -108,7 +105,8 @@ class RunTree:
         if not canonical.keys().isdisjoint(names):
             return False
         size = len(canonical) + len(names)
-        canonical.update(zip(names, repeat(run), strict=False))
+        for name in names:
+            canonical[name] = run
         if len(canonical) == size:
             return True
         for name in dict.fromkeys(names):
@@ -146,10 +144,12 @@ class RunTree:
         self.nodes -= run.size - top
         self._forget(run.names[top << 3 :], run.void >> top)
         run.size = top
-        run.tokens = run.tokens[: top << 3]
-        run.names = run.names[: top << 3]
         run.sums = None
-        if run.sole is not None:
+        if run.sole is None:
+            run.tokens = run.tokens[: top << 3]
+            run.names = run.names[: top << 3]
+        else:
+            del run.tokens[top << 3 :], run.names[top << 3 :]
             run.sole.opened[run] = top
         if run.void:
             run.void &= (1 << top) - 1
@@ -171,7 +171,8 @@ class RunTree:
         gone = words(names)
         if void:
             gone = tuple(name for at, name in enumerate(gone) if not void >> at & 1)
-        deque(map(canonical.__delitem__, gone), maxlen=0)
+        for name in gone:
+            del canonical[name]
 
     def _forget_some(self) -> None:
         """Forget a little of what departed slots left behind."""
