@@ -39,11 +39,17 @@ SOCKET_NAME = "owner.sock"
 
 
 class StoreFigures(NamedTuple):
-    """Bytes of sealed segments, their ceiling, and how long a record is kept, microseconds."""
+    """Bytes of segments, their ceiling, and how long a record is kept, microseconds.
+
+    routers: other processes that append through this one now. turned_away: connections of such that
+    were refused since start, for what they sent or because there were too many.
+    """
 
     stored_bytes: int
     ceiling_bytes: int
     horizon_us: int
+    routers: int = 0
+    turned_away: int = 0
 
 
 class ClosingReader(LogReader, Protocol):
@@ -156,7 +162,11 @@ class OwnedLog:
         """See LogAccess."""
         horizon_us = int(log_horizon_seconds(self.log) * SECOND_US)
         return StoreFigures(
-            stored_bytes(self.log) + self.log.open_bytes, retention_bytes(self.log), horizon_us
+            stored_bytes(self.log) + self.log.open_bytes,
+            retention_bytes(self.log),
+            horizon_us,
+            self._socket.connections,
+            self._socket.malformed + self._socket.turned_away,
         )
 
     def upkeep(self) -> None:

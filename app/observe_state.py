@@ -50,7 +50,7 @@ class LogFigures(NamedTuple):
     stored_bytes, ceiling_bytes: of segments and of retention. horizon_us: how long a
     record lasts. room: one of ROOMS. pending_bytes, pending_picks: appended and not durable.
     shed: (importance, facts) since start, importances in lower case. overlay: own picks and
-    ends that the fold does not hold yet.
+    ends that the fold does not hold yet. routers, turned_away: see `log_access.StoreFigures`.
     """
 
     first_offset: int
@@ -63,6 +63,8 @@ class LogFigures(NamedTuple):
     pending_picks: int | None = None
     shed: tuple[tuple[str, int], ...] = ()
     overlay: int | None = None
+    routers: int | None = None
+    turned_away: int | None = None
 
 
 class StateSource(Protocol):
@@ -152,9 +154,14 @@ class StateText:
             ("picklog_append_pending_bytes", "Appended and not durable.", figures.pending_bytes),
             ("picklog_append_pending_picks", "Picks appended and not durable.", figures.pending_picks),
             ("picklog_own_unfolded", "Own picks and ends that the fold lacks.", figures.overlay),
+            ("picklog_owner_routers", "Other processes that append through this one.", figures.routers),
         ):
             if value is not None:
                 yield _gauge(name, text, value)
+        if figures.turned_away is not None:
+            name = "picklog_owner_turned_away_total"
+            yield _head(name, "Connections of such processes that were refused.", "counter")
+            yield f"{name} {figures.turned_away}\n"
         if figures.room is not None:
             yield _head("picklog_log_room", "Room for further records.")
             for room in ROOMS:

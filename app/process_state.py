@@ -92,6 +92,8 @@ class ProcessState:
             writer.lost_picks if writer is not None else None,
             _shed(writer),
             self._parts.pick_log.overlay_size,
+            stored.routers if stored is not None else None,
+            stored.turned_away if stored is not None else None,
         )
 
     def checkpoint_time(self) -> int | None:
