@@ -122,6 +122,7 @@ class IngestSide:
         self.held = HeldFrames()
         self._subscribe(fold)
         self.follow(fold)
+        log.info("standing by for the log")
 
     def tick(self, fold: Fold) -> None:
         """Call each second or so."""

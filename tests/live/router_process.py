@@ -111,7 +111,7 @@ def pool_config(
 class RouterProcess:
     """One router that may be started again on the same data directory."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], port: int) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any], port: int, command: str = "serve") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = port
@@ -120,7 +120,7 @@ class RouterProcess:
         self.config = dict(config)
         self.write(self.config)
         self._nursery = Nursery()
-        argv = [sys.executable, "-m", "app", "serve", "-c", str(self.file), "--data", str(self.data)]
+        argv = [sys.executable, "-m", "app", command, "-c", str(self.file), "--data", str(self.data)]
         env = {key: value for key, value in os.environ.items() if not key.startswith("PICKLOG__")}
         self._child = self._nursery.add(Child("router", argv, env, folder / "router.log", REPOSITORY))
 
