@@ -36,8 +36,8 @@ class Started:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, status: int | BaseException = 0) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.status = status
-        monkeypatch.setattr(app.serve, "serve", self.run)
-        monkeypatch.setattr(app.serve, "follow", self.run)
+        for command in ("serve", "run_role", "follow"):
+            monkeypatch.setattr(app.serve, command, self.run)
         monkeypatch.setattr(app.process_log, "set_up_process_log", lambda settings: None)
 
     def run(self, *arguments: Any) -> int:
@@ -98,7 +98,7 @@ def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["replay", "verify", "--log"], "requires an argument"),
         (["serve", "--routers", "0"], "Invalid value for '--routers'"),
         (["serve", "--routers", "many"], "Invalid value for '--routers'"),
-        (["serve", "--routers", "3"], "--routers 3 is not in this release"),
+        (["serve", "--routers", "33"], "Invalid value for '--routers'"),
         (["replay", "explain"], "Missing argument"),
     ],
 )
@@ -134,8 +134,9 @@ def test_serve_is_given_configuration_and_data_and_its_status_is_ours(
 ) -> None:
     started = Started(monkeypatch, status=EXIT_FOUND_WRONG)
     (tmp_path / "site.yaml").write_text("server: {bind_address: '127.0.0.1:1'}\n")
-    assert cli.run(["serve", "-c", "site.yaml", "--data", "there", "--routers", "1"]) == EXIT_FOUND_WRONG
-    [(loaded, data)] = started.calls
+    assert cli.run(["serve", "-c", "site.yaml", "--data", "there", "--routers", "3"]) == EXIT_FOUND_WRONG
+    [(loaded, data, routers)] = started.calls
+    assert routers == 3
     assert loaded.config.server.bind_address == ("127.0.0.1:1",)
     assert data == Path("there")
 
@@ -148,9 +149,61 @@ def test_serve_searches_the_configuration_and_writes_where_offline_commands_look
     monkeypatch.setattr(app.config_load, "SEARCHED", ())
     started = Started(monkeypatch)
     assert cli.run(["serve"]) == EXIT_DONE
-    [(loaded, data)] = started.calls
+    [(loaded, data, routers)] = started.calls
     assert loaded.path is None
-    assert data == DEFAULT_DATA
+    assert (data, routers) == (DEFAULT_DATA, 1)
+
+
+KAFKA = "log: {kind: kafka, kafka: {bootstrap_servers: ['127.0.0.1:1']}}\n"
+
+
+@pytest.mark.parametrize("command", ["ingest", "router"])
+def test_a_process_of_one_role_listens_where_it_is_told(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Started(monkeypatch, status=EXIT_FOUND_WRONG)
+    (tmp_path / "site.yaml").write_text(KAFKA)
+    own = ["--member", "one", "--bind", "127.0.0.1:7", "--bind", "[::1]:7"]
+    for words in ([], ["--bind", "127.0.0.1:7"], own):
+        assert cli.run([command, "-c", "site.yaml", "--data", "there", *words]) == EXIT_FOUND_WRONG
+    roles = {call[0].value.name for call in started.calls}
+    plans = [call[3] for call in started.calls]
+    members = [call[4] for call in started.calls]
+    assert roles == {command}
+    assert [plan.addresses for plan in plans] == [None, ("127.0.0.1:7",), ("127.0.0.1:7", "[::1]:7")]
+    assert [plan.is_shared for plan in plans] == [False, False, True]
+    assert [plan.own_socket for plan in plans] == [None, None, Path("there/run/one.sock")]
+    assert members == [None, None, "one"]
+
+
+def test_a_member_without_an_address_listens_for_its_siblings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app.config_load, "SEARCHED", ())
+    started = Started(monkeypatch)
+    assert cli.run(["ingest", "--member", "ingest"]) == EXIT_DONE
+    assert started.calls[0][3].addresses == ()
+
+
+def test_serve_is_for_a_log_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = Started(monkeypatch)
+    (tmp_path / "site.yaml").write_text(KAFKA)
+    assert cli.run(["serve", "-c", "site.yaml"]) == EXIT_USAGE
+    told = capsys.readouterr().err
+    assert "`picklog ingest`, `picklog router`" in told and told.count("\n") == 1
+    assert started.calls == []
+
+
+@pytest.mark.parametrize("command", ["ingest", "router"])
+def test_a_missing_client_of_kafka_is_told_with_its_remedy(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = Started(monkeypatch)
+    monkeypatch.setattr(app.config_load, "installed_extras", frozenset)
+    (tmp_path / "site.yaml").write_text(KAFKA)
+    assert cli.run([command, "-c", "site.yaml"]) == EXIT_USAGE
+    assert "pip install 'picklog[kafka]'" in capsys.readouterr().err
+    assert started.calls == []
 
 
 def test_the_follower_is_given_its_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:

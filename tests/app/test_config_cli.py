@@ -80,9 +80,9 @@ def test_validate_as_json_is_one_document(file: Path) -> None:
     assert refused.exit_code == 2 and document["valid"] is False
     assert document["errors"] == [
         {
-            "path": "log.kind",
-            "message": "kafka is not in this release",
-            "hint": "write segments; `picklog log copy` brings a log to Kafka and back",
+            "path": "log.kafka.bootstrap_servers",
+            "message": "is empty, and log.kind is kafka",
+            "hint": "name host:port of a broker",
             "source": str(file),
             "line": 1,
         }

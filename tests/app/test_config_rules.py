@@ -114,8 +114,10 @@ def test_api_keys_are_distinct_and_name_known_backends(second: dict[str, Any], p
     assert "k1" not in found[0] and "k2" not in found[0]
 
 
-def test_kafka_and_unknown_pickers_are_refused_not_ignored() -> None:
-    assert errors({"log": {"kind": "kafka"}}) == ["log.kind: kafka is not in this release"]
+def test_kafka_without_brokers_and_unknown_pickers_are_refused_not_ignored() -> None:
+    nowhere = ["log.kafka.bootstrap_servers: is empty, and log.kind is kafka"]
+    assert errors({"log": {"kind": "kafka"}}) == nowhere
+    assert errors({"log": {"kind": "kafka", "kafka": {"bootstrap_servers": ["h:9092"]}}}) == []
     assert errors({"dynamo": {"picker": "oracle"}}) == ["dynamo.picker: names no picker"]
 
 

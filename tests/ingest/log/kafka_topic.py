@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -41,12 +42,17 @@ class Topic:
 
 
 class FakeFetch(KafkaFetch):
-    """KafkaFetch over such a topic. probes: seeks so far."""
+    """KafkaFetch over such a topic. probes: seeks so far.
+
+    An answer holds what the topic holds when it comes, as real ones do: also what was appended
+    behind the end that the reader knew. on_answer: called before each answer is cut.
+    """
 
     def __init__(self, topic: Topic, answer_records: int = 1_000) -> None:
         super().__init__(PLACE, None)
         self.topic = topic
         self.probes = 0
+        self.on_answer: Callable[[], object] = lambda: None
         self._answer_records = answer_records
         self._at = 0
 

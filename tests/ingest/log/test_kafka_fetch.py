@@ -82,6 +82,13 @@ async def test_records_come_with_their_place_up_to_where_one_may_read() -> None:
     assert await fetch.some(9) == []
 
 
+async def test_what_an_answer_holds_beyond_the_known_end_is_kept_where_it_is_asked_for() -> None:
+    fetch = fetch_of([Answer(2), Answer(3), Answer(4)])
+    found = await fetch.some(3, beyond_too=True)
+    assert [one.kafka_offset for one in found] == [2, 3, 4]
+    assert await fetch.position() == 5, "what was passed over here would never be read"
+
+
 async def test_first_and_last_pass_over_markers() -> None:
     fetch = fetch_of(5, [Answer(5)])
     found = await fetch.first_from(2, 9)

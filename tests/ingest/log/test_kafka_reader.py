@@ -107,6 +107,45 @@ def test_a_reader_to_the_end_of_its_opening_grows_no_more() -> None:
     assert (offsets(frozen, 0), offsets(following, 0)) == (wanted, [*wanted, 10])
 
 
+MOVES = st.lists(st.sampled_from(["append", "append while it is fetched", "mark", "read", "wait"]), max_size=40)
+
+
+@given(MOVES, st.integers(1, 4), st.integers(1, 3))
+def test_a_follower_reads_every_record_once_and_in_order_however_answers_are_cut(
+    moves: list[str], answer_records: int, bytes_max: int
+) -> None:
+    topic, wanted = topic_of([], 0, 1)
+    reader = reader_of(topic, answer_records=answer_records)
+    fetch = reader._fetch
+    assert isinstance(fetch, FakeFetch)
+    found: list[int] = []
+
+    def append() -> None:
+        wanted.append(topic.add(Role.APPENDED, -1) - 1)
+        fetch.on_answer = lambda: None
+
+    def read() -> list[int]:
+        batches = reader.read(found[-1] + 1 if found else 0, bytes_max)
+        return [offset for batch in batches for offset, _ in enumerate(batch.records, batch.first_offset)]
+
+    for move in moves:
+        match move:
+            case "append":
+                append()
+            case "append while it is fetched":
+                fetch.on_answer = append
+            case "mark":
+                topic.mark()
+            case "wait":
+                reader.loop.run(reader.news(found[-1] + 1 if found else 0, 60.0))
+            case "read":
+                found += read()
+    fetch.on_answer = lambda: None
+    while more := read():
+        found += more
+    assert found == wanted
+
+
 async def test_waiting_buffers_what_comes() -> None:
     topic, _ = topic_of([], 0, 3)
     reader = reader_of(topic)
