@@ -77,18 +77,39 @@ def follow_command(
         typer.Option("-c", "--config", metavar="FILE", help="Configuration file; else it is searched."),
     ] = None,
     data: Annotated[
-        Path, typer.Option("--data", metavar="DIR", help="Data directory to follow.")
+        Path,
+        typer.Option(
+            "--data", metavar="DIR", help="Data directory to follow; on Kafka, where checkpoints are kept."
+        ),
     ] = DEFAULT_DATA,
+    binds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bind",
+            metavar="ADDRESS",
+            help="Answer /health, /ready, /metrics here; repeatable. On Kafka: server.bind_address.",
+        ),
+    ] = None,
 ) -> None:
-    """Without a word: follow the log of a data directory, write checkpoints and the audit database."""
+    """Without a word: follow a log, write checkpoints and the audit database, verify samples of picks."""
     if context.invoked_subcommand is not None:
         return
-    from app.cli import loaded_config
+    from app.cli import addresses_told, loaded_config
+    from app.config_load import installed_extras
+    from app.followed_log import is_on_kafka
     from app.serve import follow
 
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with refusals_told():
-        raise typer.Exit(follow(data, loaded_config(config), False))
+        loaded = loaded_config(config)
+        addresses = tuple(binds or ())
+        if is_on_kafka(loaded.config):
+            if "kafka" not in installed_extras():
+                fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            addresses = addresses or loaded.config.server.bind_address
+        with addresses_told():
+            raise typer.Exit(follow(data, loaded, False, addresses))
 
 
 @audit_app.command("stream")

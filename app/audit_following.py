@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from app.audit_database import AuditRefused
+from app.audit_rows import RowStore
 from app.audit_settings import sink_settings
 from app.audit_sink import AuditSink
 from app.config_model import Config
 from app.config_storage import AuditTarget
 from app.kafka_places import place_of
 from app.log_places import OpenLog
-from app.row_store import RowStore
 
 FINISH_S_MAX = 2.0  # what the log holds when the follower is told to stop gets so long to be written
 
 log = structlog.get_logger("picklog.audit")
 
 
-async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
-    """Write the audit of a log until cancelled. `opened`: for it alone.
+async def follow_audit(
+    config: Config, data: Path, opened: OpenLog, on_written: Callable[[int], None] | None = None
+) -> None:
+    """Write the audit of a log until cancelled. `opened`: for it alone. on_written: see AuditSink.
 
     Never returns by itself: an address that cannot be used is told, and the rest of the
     follower goes on.
@@ -33,7 +36,7 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog) -> None:
     try:
         settings = sink_settings(config.audit, data, size_bytes)
         store = _topic(config, opened) if config.audit.sink is AuditTarget.STREAM else None
-        sink = AuditSink(opened.reader, opened.checkpoints, settings, store=store)
+        sink = AuditSink(opened.reader, opened.checkpoints, settings, on_written=on_written, store=store)
     except AuditRefused as problem:
         log.error("no audit is written", cause=str(problem))
         await asyncio.Event().wait()

@@ -223,7 +223,7 @@ def serve(
             remedy = "run `picklog ingest`, `picklog router` and `picklog audit`, each as often as you like"
             fail(EXIT_USAGE, "`serve` keeps the log on this machine, and log.kind is kafka", remedy)
         say_overcommitted(loaded.config, data)
-        with _addresses_told():
+        with addresses_told():
             raise typer.Exit(run_router(loaded, data, routers))
 
 
@@ -263,13 +263,13 @@ def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: st
             fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
         addresses = tuple(binds or ()) if binds or member is not None else None
         own_socket = data / SOCKET_FOLDER / f"{member}.sock" if member is not None else None
-        with _addresses_told():
+        with addresses_told():
             doors = DoorPlan(addresses, member is not None, own_socket)
             raise typer.Exit(run_role(role, loaded, data, doors, member))
 
 
 @contextmanager
-def _addresses_told() -> Iterator[None]:
+def addresses_told() -> Iterator[None]:
     """Turn an address that cannot be listened on into one line and the status of bad usage."""
     from app.config_addresses import AddressFault
     from app.kafka_places import topics_told

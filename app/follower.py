@@ -11,7 +11,6 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import structlog
 
@@ -35,8 +34,8 @@ FAR_BEHIND_RECORDS = 200_000  # while this much waits, due checkpoints are skipp
 class Follower:
     """Follows one log.
 
-    on_checkpoint(offset): told in a thread after each written checkpoint. on_folded(fold): called between
-    records, after each slice. before_start: awaited before a fold begins; it may fetch a checkpoint.
+    on_checkpoint(offset): told in a thread after each written checkpoint. between(fold): awaited after
+    each slice. before_start: awaited before a fold begins; it may fetch a checkpoint.
     tail, written, restarts: the fold, the newest checkpoint of this process, folds begun anew.
     """
 
@@ -45,13 +44,13 @@ class Follower:
         reader: LogReader,
         checkpoints: CheckpointStore,
         on_checkpoint: Callable[[int], None] | None = None,
-        on_folded: Callable[[Fold], object] = lambda _: None,
+        between: Callable[[Fold], Awaitable[object]] | None = None,
         before_start: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
         self._on_checkpoint = on_checkpoint
-        self._on_folded = on_folded
+        self._between = between
         self._before_start = before_start
         self._is_due = False
         self.tail: Tail | None = None
@@ -74,9 +73,9 @@ class Follower:
                 tail,
                 on_ping=None,
                 on_notices=lambda *_: None,
-                on_folded=partial(self._on_folded, tail.fold),
+                on_folded=lambda: None,
                 on_seen=self._note_due,
-                between=self._write_due,
+                between=self._rest,
             )
             gone = None
             try:
@@ -110,14 +109,16 @@ class Follower:
     def _note_due(self, _: Seen) -> None:
         self._is_due = True
 
-    async def _write_due(self) -> None:
-        """The fold stands right behind the record that said so."""
-        if not self._is_due:
-            return
-        self._is_due = False
+    async def _rest(self) -> None:
+        """Where a checkpoint is due, the fold stands right behind the record that said so."""
         assert self.tail is not None
-        if self._reader.end_offset() - self.tail.fold.mark.offset <= FAR_BEHIND_RECORDS:
-            await asyncio.to_thread(self._write, self.tail.fold)
+        fold = self.tail.fold
+        if self._is_due:
+            self._is_due = False
+            if self._reader.end_offset() - fold.mark.offset <= FAR_BEHIND_RECORDS:
+                await asyncio.to_thread(self._write, fold)
+        if self._between is not None:
+            await self._between(fold)
 
     def _write(self, fold: Fold) -> None:
         mark = fold.mark

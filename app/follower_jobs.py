@@ -7,6 +7,7 @@ where there is none), and who is told the figures.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -24,10 +25,16 @@ from app.shadow_sql import SqlSink
 log = structlog.get_logger("picklog.shadow")
 
 
-async def ask_again(loaded: LoadedConfig, data: Path, opened: OpenLog, tells: bool) -> None:
+async def ask_again(
+    loaded: LoadedConfig,
+    data: Path,
+    opened: OpenLog,
+    tells: bool,
+    told: Callable[[bytes], object] | None = None,
+) -> None:
     """Verify samples of picks and ask the shadow until cancelled. `opened`: for it alone.
 
-    tells: whether figures are printed for the process that started this one.
+    tells: whether figures are told each second: to `told`, or printed for the process that started this one.
     """
     figures = FollowerFigures()
     folder = loaded.path.absolute().parent if loaded.path is not None else Path.cwd()
@@ -38,7 +45,7 @@ async def ask_again(loaded: LoadedConfig, data: Path, opened: OpenLog, tells: bo
         def line() -> bytes:
             return figures.line(asking.is_shadowed, asking.lag_records)
 
-        tasks.append(asyncio.create_task(tell_parent(line)))
+        tasks.append(asyncio.create_task(tell_parent(line, told)))
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -6,42 +6,18 @@ was copied into its topic begins with one in the topic itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
-from app.checkpoint_store import CheckpointFolder
 from app.config_model import Config
 from app.kafka_places import place_of
 from app.log_access import ClosingReader, StoreFigures, checkpoints_in
-from ingest.log.kafka_base import BASE, BaseCheckpoint
+from app.topic_checkpoints import TopicCheckpoints
+from ingest.log.kafka_base import BaseCheckpoint
 from ingest.log.kafka_log import KafkaLog
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_tail import KafkaTail
 from ingest.log.segment_files import Disk
-from projections.events.ports import CheckpointInfo
-
-
-class TopicCheckpoints:
-    """A folder's checkpoints behind the one that the topic begins with. A `CheckpointStore`."""
-
-    def __init__(self, folder: CheckpointFolder, base: BaseCheckpoint) -> None:
-        self._folder = folder
-        self._base = base
-
-    def list(self) -> Sequence[CheckpointInfo]:
-        """See CheckpointStore."""
-        return [*self._base.list(), *self._folder.list()]
-
-    def read(self, info: CheckpointInfo) -> Iterator[bytes]:
-        """See CheckpointStore."""
-        return self._base.read(info) if info.name == BASE else self._folder.read(info)
-
-    def write(
-        self, log_id: bytes, offset: int, check: int, time: int, records: Iterator[bytes]
-    ) -> CheckpointInfo:
-        """See CheckpointStore."""
-        return self._folder.write(log_id, offset, check, time, records)
 
 
 class KafkaAccess:
@@ -63,6 +39,7 @@ class KafkaAccess:
         self.folder = checkpoints_in(data, config, Disk().total_bytes(data))
         self.checkpoints = TopicCheckpoints(self.folder, BaseCheckpoint(self.reader.source))
         self.room: Enum | None = None
+        self._is_given_up = False
 
     def open_reader(self) -> ClosingReader:
         """See LogAccess."""
@@ -75,9 +52,15 @@ class KafkaAccess:
     def upkeep(self) -> None:
         """See LogAccess. The brokers do it."""
 
+    def give_up(self) -> None:
+        """See LogAccess."""
+        self._is_given_up = True
+        self.store.close()
+
     def close(self) -> None:
         """See LogAccess."""
         try:
             self.reader.close()
         finally:
-            self.store.close()
+            if not self._is_given_up:
+                self.give_up()

@@ -13,6 +13,7 @@ from pathlib import Path
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, one_line
 from app.config_findings import ConfigError, ConfigUnreadable
 from app.config_load import installed_extras, load_config
+from app.config_model import Config
 from app.config_storage import KafkaSettings, LogKind
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
 
@@ -26,6 +27,11 @@ def is_kafka(where: Path | None) -> bool:
 
 def kafka_place(where: Path) -> KafkaPlace:
     """The topic that `kafka:FILE` names. Ends the command with status 2, or 3 for a file not there."""
+    return place_of(kafka_config(where).log.kafka)
+
+
+def kafka_config(where: Path) -> Config:
+    """The configuration in the file, which names a topic. Ends the command as `kafka_place`."""
     file = str(where).removeprefix(KAFKA_PREFIX)
     if not file:
         fail(EXIT_USAGE, "kafka: names no file", "write kafka:FILE, a configuration with log.kafka")
@@ -36,10 +42,9 @@ def kafka_place(where: Path) -> KafkaPlace:
     except ConfigError as problem:
         is_away = isinstance(problem, ConfigUnreadable)
         fail(EXIT_UNREACHABLE if is_away else EXIT_USAGE, one_line(str(problem)))
-    settings = loaded.config.log.kafka
-    if not settings.bootstrap_servers:
+    if not loaded.config.log.kafka.bootstrap_servers:
         fail(EXIT_USAGE, f"{file}: log.kafka.bootstrap_servers is empty", "name host:port of a broker")
-    return place_of(settings)
+    return loaded.config
 
 
 def place_of(settings: KafkaSettings) -> KafkaPlace:

@@ -22,7 +22,7 @@ import orjson
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.checkpoint_store import CheckpointFolder
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail
-from app.kafka_places import is_kafka, kafka_place, topics_told
+from app.kafka_places import is_kafka, kafka_config, place_of, topics_told
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_reader import SegmentReader
 from projections.events.ports import CheckpointStore, LogReader
@@ -104,14 +104,20 @@ def _open_capture(path: Path) -> Iterator[OpenLog]:
 
 @contextmanager
 def _open_topic(where: Path, follows: bool) -> Iterator[OpenLog]:
-    place = kafka_place(where)
+    config = kafka_config(where)
+    from app.topic_checkpoints import TopicCheckpoints
     from ingest.log.kafka_base import BaseCheckpoint
     from ingest.log.kafka_reader import KafkaReader
 
     with topics_told():
-        reader = KafkaReader.open(place, follows)
+        reader = KafkaReader.open(place_of(config.log.kafka), follows)
+    checkpoints: CheckpointStore = BaseCheckpoint(reader)
+    if config.checkpoints.folder is not None:
+        checkpoints = TopicCheckpoints(
+            CheckpointFolder(Path(config.checkpoints.folder)), BaseCheckpoint(reader)
+        )
     try:
-        yield OpenLog(reader, BaseCheckpoint(reader), str(where))
+        yield OpenLog(reader, checkpoints, str(where))
     finally:
         reader.close()
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import Any
 
-from app.checkpoint_store import CheckpointFolder
 from app.collector import serving_collector
 from app.config_load import LoadedConfig
 from app.config_storage import LogKind
 from app.doors import DoorPlan
-from app.follower import Follower, end_with_parent
-from app.follower_jobs import ask_again
+from app.follower import end_with_parent
+from app.follower_process import FollowerProcess
 from app.log_access import LogAccess, OwnedLog
-from app.log_places import checkpoint_folder, open_log
-from app.part_settings import bytes_of
 from app.peer_checkpoints import PeerCheckpoints
 from app.process_group import ProcessGroup
 from app.processes import on_stop_signals, run_to_end
-from app.replay_steps import Steps
 from app.shared_log import SharedLog
 from app.wiring import MainProcess, Role
 
@@ -80,40 +75,19 @@ async def _serve_group(loaded: LoadedConfig, data: Path, routers: int) -> int:
     return await group.run()
 
 
-def follow(data: Path, loaded: LoadedConfig, with_parent: bool = True) -> int:
-    """Run the follower of a data directory until it is told to stop.
+def follow(
+    data: Path, loaded: LoadedConfig, with_parent: bool = True, addresses: tuple[str, ...] = ()
+) -> int:
+    """Run the follower of a log until it is told to stop.
 
-    with_parent: it ends when the process that started it is gone.
+    with_parent: it tells its figures to the process that started it, and ends when that is gone.
+    addresses: where it answers by itself.
     """
     os.umask(0o077)
-    return run_to_end(_follow(data, loaded, with_parent))
+    return run_to_end(_follow(data, loaded, with_parent, addresses))
 
 
-async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool) -> int:
-    settings = loaded.config.checkpoints
-    file_system = os.statvfs(data)
-    ceiling = bytes_of(settings.bytes, file_system.f_blocks * file_system.f_frsize)
-    store = CheckpointFolder(checkpoint_folder(data), keep=settings.keep, bytes_max=ceiling)
-    stopped = asyncio.Event()
-    on_stop_signals(stopped.set)
-    with open_log(data) as opened, open_log(data) as audited, open_log(data) as asked:
-        steps = Steps(data)
-        follower = Follower(
-            opened.reader, store, on_folded=lambda fold: steps.offer(fold, opened.reader.log_id)
-        )
-        following = asyncio.create_task(follower.run())
-        endings: set[asyncio.Task[Any]] = {following, asyncio.create_task(stopped.wait())}
-        if with_parent:
-            endings.add(asyncio.create_task(end_with_parent(os.getppid())))
-        if loaded.config.audit.enabled:
-            from app.audit_following import follow_audit  # here: the main process needs no SQL
-
-            endings.add(asyncio.create_task(follow_audit(loaded.config, data, audited)))
-        endings.add(asyncio.create_task(ask_again(loaded, data, asked, tells=with_parent)))
-        done, rest = await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
-        for task in done:
-            task.result()  # raises what ended it
-    return 0
+async def _follow(data: Path, loaded: LoadedConfig, with_parent: bool, addresses: tuple[str, ...]) -> int:
+    process = FollowerProcess(loaded, data, with_parent, addresses)
+    on_stop_signals(process.stop)
+    return await process.run()

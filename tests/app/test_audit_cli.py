@@ -142,6 +142,8 @@ def test_without_a_word_it_follows_a_data_directory(
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     assert cli.run(["audit", "--data", str(site)]) == EXIT_UNREACHABLE
-    [(data, loaded, with_parent)] = calls
-    assert (data, with_parent) == (site, False)
+    [(data, loaded, with_parent, addresses)] = calls
+    assert (data, with_parent, addresses) == (site, False, ())
     assert loaded is not None
+    cli.run(["audit", "--data", str(site), "--bind", "127.0.0.1:0"])
+    assert calls[1][3] == ("127.0.0.1:0",)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +13,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from app.checkpoint_store import CheckpointFolder
+from app.follower import Follower
+from app.follower_door import FollowerRegistry, FollowerState
 from app.follower_figures import FollowerMetrics, ShadowResult, Verdict
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
 from app.observe_kv import SELECTION_RESULTS
 from app.observe_state import LogFigures
 from projections.events.picks import Chosen, Phase, PickReason
+from projections.events.ports import MemoryLog
 from projections.notices import (
     DiscoveryKind,
     DiscoveryNotice,
@@ -482,7 +487,7 @@ async def test_phases_have_no_histogram_since_only_the_frontend_sees_them() -> N
     }
 
 
-async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
+async def test_the_page_of_metrics_names_every_family_and_no_other(tmp_path: Path) -> None:
     observer = Observer()
     process = Process()
     observer.source = process
@@ -491,6 +496,10 @@ async def test_the_page_of_metrics_names_every_family_and_no_other() -> None:
     FollowerMetrics(observer.registry)  # as the main process has them
     families = text_string_to_metric_families((await observer.text()).decode())
     exported = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    alone = FollowerRegistry(
+        FollowerState(Follower(MemoryLog(), CheckpointFolder(tmp_path)), MemoryLog(), lambda: None)
+    )
+    exported |= {family.name for family in alone.registry.collect() if family.type == "gauge"}
     page = (REPOSITORY / "docs" / "metrics.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} == exported
