@@ -107,7 +107,9 @@ def test_a_reader_to_the_end_of_its_opening_grows_no_more() -> None:
     assert (offsets(frozen, 0), offsets(following, 0)) == (wanted, [*wanted, 10])
 
 
-MOVES = st.lists(st.sampled_from(["append", "append while it is fetched", "mark", "read", "wait"]), max_size=40)
+MOVES = st.lists(
+    st.sampled_from(["append", "append while it is fetched", "mark", "read", "wait"]), max_size=40
+)
 
 
 @given(MOVES, st.integers(1, 4), st.integers(1, 3))
