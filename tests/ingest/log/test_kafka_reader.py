@@ -120,14 +120,14 @@ def test_a_follower_reads_every_record_once_and_in_order_however_answers_are_cut
     reader = reader_of(topic, answer_records=answer_records)
     fetch = reader._fetch
     assert isinstance(fetch, FakeFetch)
-    found: list[int] = []
+    found = offsets(reader, 0)
 
     def append() -> None:
         wanted.append(topic.add(Role.APPENDED, -1) - 1)
         fetch.on_answer = lambda: None
 
     def read() -> list[int]:
-        batches = reader.read(found[-1] + 1 if found else 0, bytes_max)
+        batches = reader.read(found[-1] + 1, bytes_max)
         return [offset for batch in batches for offset, _ in enumerate(batch.records, batch.first_offset)]
 
     for move in moves:
@@ -135,11 +135,12 @@ def test_a_follower_reads_every_record_once_and_in_order_however_answers_are_cut
             case "append":
                 append()
             case "append while it is fetched":
+                append()
                 fetch.on_answer = append
             case "mark":
                 topic.mark()
             case "wait":
-                reader.loop.run(reader.news(found[-1] + 1 if found else 0, 60.0))
+                reader.loop.run(reader.news(found[-1] + 1, 60.0))
             case "read":
                 found += read()
     fetch.on_answer = lambda: None
