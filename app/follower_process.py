@@ -58,8 +58,6 @@ class FollowerProcess:
     def stop(self) -> None:
         """Ask to end."""
         self._stopping.set()
-        if self.doors is not None:
-            self.doors.hurry()
 
     async def run(self) -> int:
         """Follow until stopped; the exit status. Raises LogError, OSError, TopicRefused."""
@@ -113,7 +111,7 @@ class FollowerProcess:
                 task.cancel()
             await asyncio.gather(*endings, return_exceptions=True)
             if self.doors is not None:
-                await self.doors.close(failed=False, is_impatient=lambda: True)
+                await self.doors.close(failed=True, is_impatient=lambda: False)  # nobody waits for long
         for task in done:
             task.result()  # raises what ended it
 
