@@ -70,16 +70,16 @@ class FakeFetch(KafkaFetch):
         return self._at
 
     async def some(self, stop: int, count: int | None = None, *, beyond_too: bool = False) -> list[Fetched]:
+        self.on_answer()
         if self._at < self.topic.begin or self._at > self.topic.end:
             raise OutOfRange(PLACE.name)
         found: list[Fetched] = []
-        last = self.topic.end if beyond_too else min(stop, self.topic.end)
-        while self._at < last and len(found) < min(count or 1 << 60, self._answer_records):
+        while self._at < self.topic.end and len(found) < min(count or 1 << 60, self._answer_records):
             record = self.topic.records.get(self._at)
             self._at += 1
             if record is not None:
                 found.append(record)
-        return found
+        return found if beyond_too else [record for record in found if record.kafka_offset < stop]
 
     async def news(self, timeout_s: float) -> list[Fetched]:
         return await self.some(self.topic.end)
