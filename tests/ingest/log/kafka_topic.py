@@ -82,7 +82,7 @@ class FakeFetch(KafkaFetch):
         return found if beyond_too else [record for record in found if record.kafka_offset < stop]
 
     async def news(self, timeout_s: float) -> list[Fetched]:
-        return await self.some(self.topic.end)
+        return await self.some(self.topic.end, beyond_too=True)
 
     async def close(self) -> None:
         return None
