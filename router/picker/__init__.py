@@ -4,6 +4,7 @@ pick.py         the named pickers; an outcome, or the whole candidate table, of 
 candidates.py   which workers may serve a question, and who may be paired with whom
 load_based.py   the rule that compares backlogs
 kv_aware.py     the rule that weighs prefixes against backlogs: which phase is scored how, and where
+overlaps.py     what ranks hold of a prompt, as columns
 prefix_costs.py costs of all ranks of a phase by prefix and load, and who wins
 cost_terms.py   such a cost taken apart again, to be read
 conditional.py  whether a decode worker may prefill by itself

@@ -32,16 +32,15 @@ from typing import Any, NamedTuple
 
 from projections.events.control import KvPickSettings, PickSettings
 from projections.events.picks import ExcludedReason, PickReason, Question, Verdict
-from projections.kv.columns import members
 from projections.load.store import HeldSample
 from projections.registry.fleet import Worker
 from projections.view import DeviceDepths, RankPrefix, View, WorkerReading
 from router.picker.decision import PhaseDecision
-from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of, slot_places
+from router.picker.overlaps import Crowd, fill, fill_device
+from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of
 from router.picker.rotation import after, whose_turn
 from router.picker.softmax import softmax_index
 
-CROWD = 32  # slots of a group from which on they are told all at once
 # as the numbers that tables hold
 _VERDICT_FRESH, _VERDICT_QUIET, _VERDICT_SILENT = map(int, (Verdict.FRESH, Verdict.QUIET, Verdict.SILENT))
 _VERDICT_STALLED, _VERDICT_EXCLUDED = int(Verdict.STALLED), int(Verdict.EXCLUDED)
@@ -258,14 +257,19 @@ def price(
     least = None
     if asked.kv.credit_decay > 0.0 and leg is not Leg.DECODE and isl > 0 and competing:
         least = min([tokens[place] for place in competing])
+    is_usual = is_comparable and leg is not Leg.DECODE and table.roster.has_one_size and scale == 1.0
     if isinstance(asked.prefixes, DeviceDepths):
-        _fill_device(asked, asked.prefixes, leg, table)
+        crowd = fill_device(asked.view.fleet, asked.prefixes, table)
+        if crowd is not None and is_usual and least is None:
+            shared = _price_crowd(asked, crowd, table, loads)
+            if shared is not None:
+                return _of_competing(shared, competing)
     else:
-        _fill(asked, asked.prefixes, table)
+        fill(asked.prefixes, table)
     _credit(asked, table, tokens, least)
     overlaps, credits_ = table.overlaps, table.credits
     costs: list[Any]
-    if is_comparable and leg is not Leg.DECODE and table.roster.has_one_size and scale == 1.0:
+    if is_usual:
         size = table.roster.usable_sizes[0]
         need = -(-isl // size)  # the usual case: a scale of 1 changes no bit of a cost
         costs = [
@@ -306,43 +310,27 @@ def _of_competing(whole: list[Any], competing: Sequence[int]) -> Sequence[float 
     return costs
 
 
-def _fill_device(asked: Asked, depths: DeviceDepths, leg: Leg, table: RankTable) -> None:
-    """Overlaps where only blocks on the device count: by groups of slots, without a name of any rank."""
-    place_of = slot_places(asked.view.fleet, table.roster, depths)
-    overlaps = table.overlaps
-    for depth, mask in depths.groups:
-        if not mask & mask - 1:
-            place = place_of[mask.bit_length() - 1]
-            if place >= 0:
-                overlaps[place] = depth
-            continue
-        if mask.bit_count() > CROWD:
-            for slot in members(mask):
-                place = place_of[slot]
-                if place >= 0:
-                    overlaps[place] = depth
-            continue
-        while mask:
-            lowest = mask & -mask
-            mask ^= lowest
-            place = place_of[lowest.bit_length() - 1]
-            if place >= 0:
-                overlaps[place] = depth
+def _price_crowd(asked: Asked, crowd: Crowd, table: RankTable, loads: Loads) -> list[Any] | None:
+    """Costs and credits in the usual case where nothing decays: the crowd's at once, others one by one.
 
-
-def _fill(asked: Asked, prefixes: Mapping[tuple[str, int, int], RankPrefix], table: RankTable) -> None:
-    """Overlaps, and the blocks of lower tiers that go on behind them."""
-    place_of = table.roster.place_of.get
-    for key, (device, host, disk, expected) in prefixes.items():
-        place = place_of(key)
-        if place is None:
-            continue
-        overlap = device if device >= expected else expected
-        table.overlaps[place], table.predicted[place] = overlap, overlap - device
-        if host or disk:
-            host_end = device + host
-            table.host[place] = max(0, host_end - overlap)
-            table.disk[place] = max(0, host_end + disk - max(host_end, overlap))
+    None where a cost of the crowd is cut off at zero, so that each rank has to be looked at.
+    """
+    isl, full, size = asked.question.isl_tokens, asked.kv.overlap_credit, table.roster.usable_sizes[0]
+    need = -(-isl // size)
+    credit, uncached = full * crowd.depth, need - crowd.depth
+    if (min(loads.tokens) + isl) / size < credit or uncached < 0:
+        return None
+    columns = zip(loads.tokens, loads.blocks, strict=True)
+    costs: list[Any] = [(t + isl) / size - credit + (b + uncached) for t, b in columns]
+    credits_ = [credit] * len(costs)
+    for place in crowd.others:
+        overlap = table.overlaps[place]
+        credits_[place] = credit = full * overlap
+        adjusted = (loads.tokens[place] + isl) / size - credit
+        blocks = loads.blocks[place] + (need - overlap if need > overlap else 0)
+        costs[place] = (adjusted if adjusted > 0.0 else 0.0) + blocks
+    table.credits = credits_
+    return costs
 
 
 def _credit(asked: Asked, table: RankTable, tokens: Sequence[int], least: int | None) -> None:

@@ -65,12 +65,28 @@ def roster_of(fleet: Fleet, workers: tuple[Worker, ...], key: tuple[object, ...]
     return found
 
 
-def slot_places(fleet: Fleet, roster: Roster, depths: DeviceDepths) -> list[int]:
-    """The place in the roster of each slot of the index, -1 of those that have none there."""
+class SlotPlaces(NamedTuple):
+    """Slots of the index and places of a roster.
+
+    of_slot: the place of each slot, -1 of those that have none there. mask: slots that have one.
+    unslotted: places without a slot, ascending.
+    """
+
+    of_slot: list[int]
+    mask: int
+    unslotted: tuple[int, ...]
+
+
+def slot_places(fleet: Fleet, roster: Roster, depths: DeviceDepths) -> SlotPlaces:
+    """Where the slots of the index stand in the roster, worked out once while both stay the same."""
     key = ("slots", depths.generation, roster.head, roster.places, roster.identities)
-    found: list[int] | None = fleet.derived.get(key)
+    found: SlotPlaces | None = fleet.derived.get(key)
     if found is None:
-        found = [roster.place_of.get(name, -1) for name in depths.names]
+        of_slot = [roster.place_of.get(name, -1) for name in depths.names]
+        mask = sum(1 << slot for slot, place in enumerate(of_slot) if place >= 0)  # integers
+        slotted = frozenset(of_slot)
+        unslotted = tuple(place for place in range(len(roster.owners)) if place not in slotted)
+        found = SlotPlaces(of_slot, mask, unslotted)
         remember(fleet, key, found)
     return found
 

@@ -434,3 +434,39 @@ def test_prefixes_by_slots_give_the_outcome_of_prefixes_by_rank() -> None:
     by_slot.held = held
     settings = some_settings(kv=kv_settings(credit_decay=0.5))
     assert pick(by_slot, a_kv_question(), settings) == pick(by_rank, a_kv_question(), settings)
+
+
+CROWDED = st.lists(st.sampled_from([0, 0, 0, 6, 6, 6, 6, 10, 3]), min_size=8, max_size=24)
+
+
+@pytest.mark.req("DYN-01", "PICK-14")
+@given(
+    CROWDED,
+    st.sampled_from([0, 6, 10]),
+    st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 90_000)), min_size=24, max_size=24),
+    st.sampled_from([1, 96, 160, 171, 8_000]),
+    st.sampled_from([0.0, 0.3, 1.0, 1.7, 1e100]),
+    st.sampled_from([0.0, 0.5]),
+    st.integers(0, 23),
+)
+def test_what_is_told_for_a_crowd_at_once_is_told_rank_by_rank_to_the_bit(
+    others: list[int],
+    common: int,
+    said: list[tuple[int, int]],
+    isl: int,
+    credit: float,
+    decay: float,
+    silent: int,
+) -> None:
+    count = 24
+    fleet = a_fleet(*(a_worker(place, A) for place in range(count)))
+    depths = [others[place] if place < len(others) // 2 else common for place in range(count)]
+    held = {(place, 0): (depth, 0, 0, 0) for place, depth in enumerate(depths) if depth}
+    load = sampled(fleet, *((n, *one) for n, one in enumerate(said) if n != silent))
+    by_rank = a_prefix_view(fleet, held, load)
+    by_slot = SlotView(0, fleet, load, by_rank.ledger, by_rank.overlay)
+    by_slot.held = held
+    settings = some_settings(kv=kv_settings(overlap_credit=credit, credit_decay=decay))
+    question = a_kv_question(isl)
+    assert candidate_table(by_slot, question, settings) == candidate_table(by_rank, question, settings)
+    assert pick(by_slot, question, settings) == pick(by_rank, question, settings)

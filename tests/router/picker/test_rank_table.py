@@ -103,7 +103,7 @@ def test_slots_of_the_index_are_told_by_their_places() -> None:
     everybody = tuple(fleet.workers.values())
     names = [RankKey("b", 2, 0), RankKey("a", 1, 0), RankKey("gone", 9, 0)]
     depths = DeviceDepths([], names, 5)
-    assert slot_places(fleet, roster_of(fleet, everybody, ("all",)), depths) == [2, 0, -1]
+    assert slot_places(fleet, roster_of(fleet, everybody, ("all",)), depths) == ([2, 0, -1], 0b011, (1,))
     # rosters of one id in two namespaces are not taken for each other
-    assert slot_places(fleet, roster_of(fleet, everybody[:1], ("a",)), depths) == [-1, 0, -1]
-    assert slot_places(fleet, roster_of(fleet, everybody[1:2], ("b",)), depths) == [-1, -1, -1]
+    assert slot_places(fleet, roster_of(fleet, everybody[:1], ("a",)), depths) == ([-1, 0, -1], 0b010, ())
+    assert slot_places(fleet, roster_of(fleet, everybody[1:2], ("b",)), depths) == ([-1, -1, -1], 0, (0,))
