@@ -1,4 +1,4 @@
-"""Rows of one stretch of the log, on their way to the database.
+"""Rows of one stretch of the log, on their way to the database, and what a place is that they go to.
 
 Bounded by the sink, which writes them before they are many. What is inserted stands in
 lists by table; what changes rows that may stand in the database already is a list in log order.
@@ -6,7 +6,7 @@ lists by table; what changes rows that may stand in the database already is a li
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from projections.audit.rows import (
     ConfigRow,
@@ -66,3 +66,27 @@ class AuditRows:
         rest.last = self.last
         rest.at = self.at
         return rest
+
+
+class RowStore(Protocol):
+    """A database, or a topic from which stream workers bring rows there; it remembers how far it has them.
+
+    Every call may raise AuditRefused (in vain) and AuditAway (not now). name: as messages name it.
+    """
+
+    name: str
+
+    async def prepare(self) -> None:
+        """Make ready what rows are written to; before the mark is asked for, and again after trouble."""
+
+    async def mark(self) -> SinkMark | None:
+        """Up to where rows are written, None where none ever were."""
+
+    async def write(self, rows: AuditRows) -> int:
+        """Write rows and mark; how many rows and changes were new."""
+
+    async def keep_up(self, rows: AuditRows) -> None:
+        """What is due from time to time, after the rows were written. Raises nothing of its own."""
+
+    async def close(self) -> None:
+        """Let go of it."""

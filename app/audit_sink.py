@@ -24,10 +24,9 @@ import structlog
 from app.audit_candidates import Candidates, RecordedCandidates, candidates_of
 from app.audit_database import AuditAway, AuditError, AuditRefused
 from app.audit_projector import AuditProjector
-from app.audit_rows import AuditRows, GapNoticed, SinkMark
+from app.audit_rows import AuditRows, GapNoticed, RowStore, SinkMark
 from app.audit_writer import SINK
 from app.fold_start import FoldStart, start_fold
-from app.row_store import RowStore
 from app.sql_rows import SinkSettings, SqlRows
 from projections.events.codec import check_word, peek_kind
 from projections.events.control import RecordCondemned

@@ -72,6 +72,7 @@ DOORS = {
     "google.protobuf": ("ingest/discovery/etcd_",),
     "etcd3": ("ingest/discovery/etcd3_",),
     "aiokafka": ("ingest/log/kafka_",),
+    "faust": ("app/stream.py",),
     "yaml": ("app/config_",),
     "typer": ("app/",),
     "rich": ("app/",),

@@ -18,3 +18,9 @@ def test_all_candidates_have_no_limit() -> None:
     settings = AuditSettings.model_validate({"candidates": "all", "bytes": "10%"})
     found = sink_settings(settings, Path("/d"), 100 * GIB)
     assert (found.candidates, found.bytes_max) == (None, 10 * GIB)
+
+
+def test_minutes_are_rolled_up_unless_switched_off() -> None:
+    assert sink_settings(AuditSettings(), Path("/d"), GIB).rollup_grace_us == 30_000_000
+    off = AuditSettings.model_validate({"rollups": {"enabled": False}})
+    assert sink_settings(off, Path("/d"), GIB).rollup_grace_us is None

@@ -15,10 +15,9 @@ from sqlalchemy.engine import URL
 from structlog.testing import capture_logs
 
 from app.audit_database import AuditAway, connected, writing_engine
-from app.audit_rows import AuditRows
+from app.audit_rows import AuditRows, RowStore
 from app.audit_sink import AuditSink, MarkMismatch
 from app.checkpoint_store import CheckpointFolder
-from app.row_store import RowStore
 from app.sql_rows import SqlRows
 from projections.checkpoint import checkpoint_records
 from projections.events.codec import encode_record

@@ -1,0 +1,322 @@
+"""Stream workers on a real Kafka and PostgreSQL: killed, rebalanced, replayed, the rows stay the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from aiokafka import AIOKafkaConsumer
+from sqlalchemy.engine import URL
+
+from app.audit_database import AuditError, upgrade, writing_engine
+from app.audit_messages import decode
+from app.audit_producer import AUDIT_TOPIC, PARTITIONS, AuditProducer
+from app.audit_rows import AuditRows
+from app.audit_sink import AuditSink
+from app.log_places import open_log
+from app.rollup_writer import RollupWriter
+from app.stream_writer import StreamWriter, Stretch
+from ingest.log.kafka_keyed import KeyedSpans, prepare_keyed
+from ingest.log.kafka_settings import KafkaPlace, TopicRefused
+from projections.events.ports import LogReader
+from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url
+from tests.app.stream_site import LOG, Story, rolled_up, said, told, written_directly
+from tests.live.kafka_broker import KafkaBroker
+from tests.live.kafka_topics import Topics
+from tests.live.postgresql import PostgresServer
+
+pytestmark = pytest.mark.live("kafka")
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "run-kv-1.6.1"
+ROWS_S_MAX = 60.0
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def topics(kafka: KafkaBroker) -> Iterator[Topics]:
+    with Topics(kafka) as opened:
+        yield opened
+
+
+class Site:
+    """A topic, a database, and workers in processes of their own."""
+
+    def __init__(self, place: KafkaPlace, url: URL, folder: Path) -> None:
+        self.place = place
+        self.url = url
+        self.folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def configure(self, group: str = "first") -> None:
+        section = {
+            "bootstrap_servers": list(self.place.servers),
+            "audit_topic": self.place.topic,
+            "rollups_topic": f"{self.place.topic}.rollups",
+            "replication_factor": 1,
+        }
+        audit = {
+            "sink": "stream",
+            "url": self.url.render_as_string(hide_password=False),
+            "rollups": {"grace": "0s"},
+            "stream": {"group": f"{self.place.topic}-{group}"},
+        }
+        settings = {"log": {"kafka": section}, "audit": audit}
+        (self.folder / "config.json").write_text(json.dumps(settings))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "app", "audit", "stream", "-c", str(self.folder / "config.json")]
+        with (self.folder / f"worker-{len(self.workers)}.log").open("wb") as told:
+            worker = subprocess.Popen(argv, stderr=told, stdout=told)
+        self.workers.append(worker)
+        return worker
+
+    def told(self) -> str:
+        return "\n".join(path.read_text()[-1500:] for path in sorted(self.folder.glob("worker-*.log")))
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> None:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+    def stop(self) -> list[int]:
+        """Ask all that run to end; how they ended."""
+        running = [worker for worker in self.workers if worker.poll() is None]
+        for worker in running:
+            worker.terminate()
+        return [worker.wait(30) for worker in running]
+
+    async def position(self) -> int:
+        """Messages that are written; 0 before there is a table."""
+        try:
+            found = await rows(self.url)
+        except AuditError:
+            return 0
+        return sum(int(row["position"]) for row in found["stream_positions"])
+
+    async def until(self, position: int) -> None:
+        deadline = time.monotonic() + ROWS_S_MAX
+        while await self.position() < position:
+            assert time.monotonic() < deadline, self.told()
+            await asyncio.sleep(0.3)
+
+
+@pytest.fixture
+def site(topics: Topics, server: PostgresServer, tmp_path: Path) -> Iterator[Site]:
+    place = topics.place()
+    found = Site(place._replace(topic=f"{place.topic}.audit"), server.url(), tmp_path)
+    found.configure()
+    yield found
+    for worker in found.workers:
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait()
+
+
+async def shipped(place: KafkaPlace, reader: LogReader, until: int | None = None) -> None:
+    """As the follower does, from its mark on."""
+    store = AuditProducer(place, reader.log_id)
+    sink = AuditSink(reader, None, sink_settings(sqlite_url(Path())), store=store, patient=False)
+    try:
+        await sink.follow(reader.end_offset() if until is None else until)
+    finally:
+        await sink.close()
+
+
+async def messages(place: KafkaPlace) -> int:
+    spans = await KeyedSpans.open(place, PARTITIONS)
+    try:
+        return sum(end for _, end in await spans.ends())
+    finally:
+        await spans.close()
+
+
+async def directly(reader: LogReader, folder: Path) -> URL:
+    """The embedded sink's rows of the same log."""
+    url = sqlite_url(folder, "straight.sqlite")
+    sink = AuditSink(reader, None, sink_settings(url, rollup_grace_us=0), patient=False)
+    await sink.follow(reader.end_offset())
+    await sink.close()
+    return url
+
+
+async def everything_rolled_up(url: URL) -> None:
+    """Close the minutes that the log's own time has not closed yet."""
+    engine = writing_engine(url)
+    await rolled_up(RollupWriter(engine, 0))
+    await engine.dispose()
+
+
+@pytest.mark.req("EVS-09")
+@pytest.mark.field("B-136")
+async def test_killed_and_rebalanced_workers_write_the_rows_of_the_embedded_sink(
+    site: Site, tmp_path: Path
+) -> None:
+    with open_log(GOLDEN) as opened:
+        reader = opened.reader
+        straight = await directly(reader, tmp_path)
+        half = reader.end_offset() // 2
+        await shipped(site.place, reader, half)
+        first, second = site.start(), site.start()
+        await site.until(1)
+        site.kill(first)
+        await shipped(site.place, reader)
+        site.start()
+        await site.until(await messages(site.place))
+        assert second.poll() is None
+        for url in (site.url, straight):
+            await everything_rolled_up(url)
+        assert await said(site.url) == await said(straight)
+        assert site.stop() == [0, 0]
+
+        site.configure("second")  # a group that has read nothing: from the beginning, up to new marks
+        await shipped(site.place, reader)
+        again = site.start()
+        await site.until(await messages(site.place))
+        assert again.poll() is None
+        assert await said(site.url) == await said(straight)
+        assert site.stop() == [0]
+
+
+async def test_a_database_that_is_new_is_filled_from_the_topic_by_any_group(
+    site: Site, server: PostgresServer, tmp_path: Path
+) -> None:
+    """A group far ahead cannot hide what a database has not: it asks the topic itself."""
+    log = eventful().log
+    await shipped(site.place, log)
+    site.start()
+    await site.until(await messages(site.place))
+    site.stop()
+    site.url = server.url()
+    site.configure()
+    await shipped_again(site.place, log)
+    site.start()
+    await site.until(await messages(site.place))
+    straight = await directly(log, tmp_path)
+    for url in (site.url, straight):
+        await everything_rolled_up(url)
+    assert await said(site.url) == await said(straight)
+    assert site.stop() == [0]
+
+
+async def shipped_again(place: KafkaPlace, world: LogReader) -> None:
+    """Everything once more, as a follower that has forgotten its mark would."""
+    store = AuditProducer(place, world.log_id)
+    sink = AuditSink(world, None, sink_settings(sqlite_url(Path())), store=Forgetful(store), patient=False)
+    await sink.follow(world.end_offset())
+    await sink.close()
+
+
+class Forgetful:
+    """A row store that knows no mark."""
+
+    def __init__(self, store: AuditProducer) -> None:
+        self._store = store
+        self.name = store.name
+
+    async def prepare(self) -> None:
+        await self._store.prepare()
+
+    async def mark(self) -> None:
+        return None
+
+    async def write(self, found: AuditRows) -> int:
+        return await self._store.write(found)
+
+    async def keep_up(self, found: AuditRows) -> None:
+        await self._store.keep_up(found)
+
+    async def close(self) -> None:
+        await self._store.close()
+
+
+async def test_roll_ups_are_told_in_the_compacted_topic(site: Site) -> None:
+    story = Story(50, 80)
+    story.rows.at += 3_600_000_000
+    producer = AuditProducer(site.place, LOG)
+    await producer.prepare()
+    await producer.write(story.rows)
+    await producer.close()
+    site.start()
+    wanted = {(pick.asked_at // 60_000_000, pick.model) for pick in story.rows.picks}
+    heard: dict[bytes, dict[str, int]] = {}
+    await site.until(await messages(site.place))
+    topic = f"{site.place.topic}.rollups"
+    async with AIOKafkaConsumer(
+        topic, bootstrap_servers=site.place.servers, group_id=None, auto_offset_reset="earliest"
+    ) as consumer:
+        async with asyncio.timeout(ROWS_S_MAX):
+            while len(heard) < len(wanted):
+                record = await consumer.getone()
+                heard[record.key] = orjson.loads(record.value)
+    assert sum(row["picks"] for row in heard.values()) == len(story.rows.picks)
+    assert site.stop() == [0]
+
+
+async def test_the_follower_goes_on_from_the_newest_mark_of_the_topic(topics: Topics) -> None:
+    place = topics.place()
+    log = eventful().log
+    await shipped(place, log, 20)
+    producer = AuditProducer(place, log.log_id)
+    mark = await producer.mark()
+    assert mark is not None and mark.offset == 19
+    await shipped(place, log)
+    spans = await KeyedSpans.open(place, PARTITIONS)
+    offsets: list[int] = []
+    for partition, (begin, end) in enumerate(await spans.ends()):
+        async for stretch in spans.read(partition, begin, end):
+            decoded = [decode(found.value) for found in stretch]
+            offsets += [message.offset for message in decoded if message.check is None and message.rows]
+    await spans.close()
+    assert len([offset for offset in offsets if offset < 20]) == len({o for o in offsets if o < 20})
+    newest = await producer.mark()
+    assert newest is not None and newest.offset == log.end_offset() - 1
+
+
+async def test_a_topic_with_other_partitions_is_refused_before_anything_is_sent(topics: Topics) -> None:
+    place = topics.place()
+    await asyncio.to_thread(topics.create, place.topic, 3, max_message_bytes="9437184")
+    with pytest.raises(TopicRefused, match="has 3 partitions and needs 8"):
+        await prepare_keyed(place, AUDIT_TOPIC)
+
+
+@pytest.mark.parametrize("seed", [60, 61])
+async def test_messages_in_any_order_write_the_same_rows_in_postgresql(
+    server: PostgresServer, tmp_path: Path, seed: int
+) -> None:
+
+    story = Story(seed, 150)
+    straight, url = sqlite_url(tmp_path), server.url()
+    engine = writing_engine(straight)
+    await upgrade(engine)
+    await written_directly(engine, story.rows)
+    await engine.dispose()
+    engine = writing_engine(url)
+    await upgrade(engine)
+    rollups = RollupWriter(engine, 0)
+    writers = [StreamWriter(engine, "audit", rollups) for _ in range(3)]
+    found = sorted(told(story.rows), key=lambda message: (message.offset * 7919) % 101)
+    stretches = [
+        Stretch(n % 8, n + 1, found[first : first + 5]) for n, first in enumerate(range(0, len(found), 5))
+    ]
+    for first in range(0, len(stretches), 3):  # three workers at the same time
+        some = stretches[first : first + 3]
+        await asyncio.gather(*(writer.write(one) for writer, one in zip(writers, some, strict=False)))
+    await rolled_up(rollups)
+    await engine.dispose()
+    assert await said(url) == await said(straight)
