@@ -232,23 +232,13 @@ class Index(Holdings):
     def clear(self, slot: int) -> None:
         """The slot holds nothing more. Takes a step for each run that it touches, none for each block."""
         owner = self.slots[slot]
-        number, bit = owner.number, owner.bit
         runs = owner.runs
         if owner.elsewhere:
             self._dead_names.append(owner.elsewhere)
         self._names -= owner.names
         self._further -= owner.further
         owner.empty()
-        for run in runs:
-            run.leave(number, bit)
-            if run.sole is owner:
-                run.sole = None
-            if run.own_names is not None:
-                run.own_names.pop(number, None)
-                if not run.own_names:
-                    run.own_names = None
-            if not run.full and not run.kids:
-                self._prune(run, later=True)
+        self._leave_all(owner, runs)
 
     def find(self, query: bytes, among: int) -> list[tuple[int, int]]:
         """How far each slot holds the beginning of a prompt.

@@ -9,6 +9,8 @@ may leave a quarter of a million of them. Until then they find a run of size 0, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from projections.kv.columns import Column, members, words
 from projections.kv.index_limits import IndexLimits
 from projections.kv.runs import NO_RUNS, OwnNames, Run, Slot
@@ -95,7 +97,8 @@ class RunTree:
         if run.kids is NO_RUNS:
             run.kids = {}
             run.seal()
-        run.kids[bytes(kid.tokens[:8])] = kid
+        kid.first = bytes(kid.tokens[:8])
+        run.kids[kid.first] = kid
 
     def _claim(self, names: tuple[bytes, ...], run: Run) -> bool:
         """Make all of `names` canonical for `run`, or none of them: one is taken or comes twice."""
@@ -113,31 +116,63 @@ class RunTree:
             del canonical[name]
         return False
 
-    def _prune(self, run: Run, later: bool = False) -> None:
-        """Take away the end of `run` that nobody holds and nothing hangs from, and what becomes so.
-
-        later: leave the names of whole runs to `_forget_some`.
-        """
-        while not run.full and run.kids is NO_RUNS and run.parent is not None:
-            top = run.held_to()
-            if top:
+    def _prune(self, run: Run) -> None:
+        """Take away the end of `run` that nobody holds and nothing hangs from, and what becomes so."""
+        while not run.full and run.kids is NO_RUNS:
+            parent = run.parent
+            if parent is None:
+                return
+            if run.partial:
+                top = run.held_to()
                 if top < run.size:
                     self._cut(run, top)
                 return
-            parent = run.parent
             self.nodes -= run.size
-            del parent.kids[bytes(run.tokens[:8])]
+            del parent.kids[run.first]
             if not parent.kids and parent is not self.root:
                 parent.kids = NO_RUNS
             run.size = 0
             run.tokens = b""
             run.parent = None
-            if later:
-                self._dead_runs.append(run)
-            else:
-                self._forget(run.names, run.void)
-                run.names = b""
+            self._forget(run.names, run.void)
+            run.names = b""
             run = parent
+
+    def _leave_all(self, slot: Slot, runs: Iterable[Run]) -> None:
+        """Strike the slot from these runs, all that it touches; names of whole runs are forgotten later."""
+        number, bit, root = slot.number, slot.bit, self.root
+        gone, nodes = self._dead_runs.append, 0
+        for run in runs:
+            if run.full == bit:
+                run.full = 0
+            else:
+                run.leave(number, bit)
+            if run.sole is slot:
+                run.sole = None
+            if run.own_names is not None:
+                run.own_names.pop(number, None)
+                if not run.own_names:
+                    run.own_names = None
+            while not run.full and run.kids is NO_RUNS:
+                parent = run.parent
+                if parent is None:
+                    break
+                if run.partial:
+                    top = run.held_to()
+                    if top < run.size:
+                        self._cut(run, top)
+                    break
+                kids = parent.kids
+                del kids[run.first]
+                if not kids and parent is not root:
+                    parent.kids = NO_RUNS
+                nodes += run.size
+                run.size = 0
+                run.tokens = b""
+                run.parent = None
+                gone(run)
+                run = parent
+        self.nodes -= nodes
 
     def _cut(self, run: Run, top: int) -> None:
         """Leave `run` its first `top` positions; nobody holds a later one, or all who hold one hold all."""
@@ -205,8 +240,9 @@ class RunTree:
         assert parent is not None
         run.seal()
         front = Run(parent, bytes(run.tokens[: at << 3]), bytes(run.names[: at << 3]), run.full)
-        parent.kids[bytes(front.tokens[:8])] = front
-        front.kids = {bytes(run.tokens[at << 3 : (at + 1) << 3]): run}
+        front.first, run.first = run.first, bytes(run.tokens[at << 3 : (at + 1) << 3])
+        parent.kids[front.first] = front
+        front.kids = {run.first: run}
         front.void = run.void & (1 << at) - 1
         run.parent = front
         run.tokens = run.tokens[at << 3 :]
