@@ -222,6 +222,14 @@ FROM workers
 WHERE from_offset <= :at AND (to_offset IS NULL OR to_offset > :at)
 ORDER BY namespace, worker"""
 
+_MINUTES = """\
+SELECT minute, model, picks, by_kv_aware, by_load, by_round_robin_stale, by_no_candidate,
+       ended, ok, predicted_tokens, cached_tokens, prompt_tokens, completion_tokens,
+       first_byte_p50_us, first_byte_p90_us, first_byte_p99_us
+FROM rollups
+WHERE minute >= :from_at AND minute < :to_at
+ORDER BY minute, model"""
+
 REPORTS = {
     report.name: report
     for report in (
@@ -302,6 +310,12 @@ REPORTS = {
             "Workers that existed at an offset (--at), or now",
             _FLEET,
             Plot(Chart.BARS, ("namespace", "role"), (), (), "workers"),
+        ),
+        Report(
+            "minutes",
+            "Roll-ups: what each minute of a model's picks came to",
+            _MINUTES,
+            Plot(Chart.MINUTES, ("minute",), ("picks",), ("model",), "picks"),
         ),
     )
 }
