@@ -30,7 +30,7 @@ FLEET = Board(
         ),
         Panel(
             "Discovery",
-            (Query(f"continuum_dynamo_discovery_connected{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"continuum_dynamo_discovery_connected{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             note="1 while every namespace has been read and is watched.",
         ),
         Panel(
@@ -46,8 +46,14 @@ FLEET = Board(
         Panel(
             "Changes of the fleet",
             (
-                Query(rates("picklog_fleet_changes_total", "instance"), "changes {{instance}}"),
-                Query(rates("picklog_workers_departed_total", "instance"), "departures {{instance}}"),
+                Query(
+                    rates("picklog_fleet_changes_total", "instance, process"),
+                    "changes {{instance}} {{process}}",
+                ),
+                Query(
+                    rates("picklog_workers_departed_total", "instance, process"),
+                    "departures {{instance}} {{process}}",
+                ),
             ),
             "ops",
         ),
@@ -85,7 +91,12 @@ FLEET = Board(
         ),
         Panel(
             "Frontends and backends",
-            (Query(f'picklog_backend_health{{{CHOSEN},state="ready"}}', "{{backend}} {{instance}}"),),
+            (
+                Query(
+                    f'picklog_backend_health{{{CHOSEN},state="ready"}}',
+                    "{{backend}} {{instance}} {{process}}",
+                ),
+            ),
             width=12,
             note="1 while it is used.",
         ),
@@ -109,7 +120,7 @@ PICKS = Board(
             is_stacked=True,
         ),
         Panel("Errors of the router", (Query(rates("picklog_errors_total", "code"), "{{code}}"),), "reqps"),
-        Panel("Ready", (Query(f"picklog_ready{{{CHOSEN}}}", "{{instance}}"),)),
+        Panel("Ready", (Query(f"picklog_ready{{{CHOSEN}}}", "{{instance}} {{process}}"),)),
         Panel(
             "Decode picks by reason",
             (Query(rates("continuum_dynamo_selection_total", "reason", 'role="decode"'), "{{reason}}"),),
@@ -142,8 +153,13 @@ PICKS = Board(
         Panel(
             "Retries and unusable frontends",
             (
-                Query(rates("picklog_retries_total", "instance"), "retries {{instance}}"),
-                Query(rates("picklog_frontend_unusable_total", "instance"), "unusable {{instance}}"),
+                Query(
+                    rates("picklog_retries_total", "instance, process"), "retries {{instance}} {{process}}"
+                ),
+                Query(
+                    rates("picklog_frontend_unusable_total", "instance, process"),
+                    "unusable {{instance}} {{process}}",
+                ),
             ),
             "ops",
         ),
@@ -168,33 +184,39 @@ LOG = Board(
     (
         Panel(
             "Records folded",
-            (Query(rates("picklog_folded_records_total", "instance"), "{{instance}}"),),
+            (Query(rates("picklog_folded_records_total", "instance, process"), "{{instance}} {{process}}"),),
             "ops",
         ),
         Panel(
             "Behind the log",
-            (Query(f"picklog_log_lag_seconds{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_log_lag_seconds{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             "s",
             note="Round trip of an own ping. Above a second the process is not ready.",
         ),
         Panel(
             "Records not folded yet",
             (
-                Query(f"picklog_log_lag_records{{{CHOSEN}}}", "{{instance}}"),
-                Query(f"picklog_follower_lag_records{{{CHOSEN}}}", "follower of {{instance}}"),
+                Query(f"picklog_log_lag_records{{{CHOSEN}}}", "{{instance}} {{process}}"),
+                Query(f"picklog_follower_lag_records{{{CHOSEN}}}", "follower of {{instance}} {{process}}"),
+                Query(f"picklog_audit_lag_records{{{CHOSEN}}}", "rows of {{instance}} {{process}}"),
             ),
         ),
         Panel("Append to durable", quantiles("picklog_append_seconds"), "s"),
         Panel(
             "Appended and not durable",
-            (Query(f"picklog_append_pending_bytes{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_append_pending_bytes{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             "bytes",
         ),
         Panel(
             "Not in the log",
             (
-                Query(rates("picks_unlogged_total", "instance"), "answered before logged {{instance}}"),
-                Query(rates("picklog_appends_lost_total", "instance"), "lost {{instance}}"),
+                Query(
+                    rates("picks_unlogged_total", "instance, process"),
+                    "answered before logged {{instance}} {{process}}",
+                ),
+                Query(
+                    rates("picklog_appends_lost_total", "instance, process"), "lost {{instance}} {{process}}"
+                ),
                 Query(rates("picklog_shed_total", "importance"), "shed: {{importance}}"),
             ),
             "ops",
@@ -203,21 +225,25 @@ LOG = Board(
         Panel(
             "Log on disk",
             (
-                Query(f"picklog_log_bytes{{{CHOSEN}}}", "{{instance}}"),
-                Query(f"picklog_log_bytes_max{{{CHOSEN}}}", "ceiling {{instance}}"),
+                Query(f"picklog_log_bytes{{{CHOSEN}}}", "{{instance}} {{process}}"),
+                Query(f"picklog_log_bytes_max{{{CHOSEN}}}", "ceiling {{instance}} {{process}}"),
             ),
             "bytes",
         ),
-        Panel("How long a record is kept", (Query(f"log_horizon_seconds{{{CHOSEN}}}", "{{instance}}"),), "s"),
+        Panel(
+            "How long a record is kept",
+            (Query(f"log_horizon_seconds{{{CHOSEN}}}", "{{instance}} {{process}}"),),
+            "s",
+        ),
         Panel(
             "Age of the newest checkpoint",
-            (Query(f"picklog_checkpoint_age_seconds{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_checkpoint_age_seconds{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             "s",
         ),
         Panel(
             "Fold stopped or begun anew",
             (
-                Query(f"picklog_fold_stopped{{{CHOSEN}}}", "stopped: {{reason}} {{instance}}"),
+                Query(f"picklog_fold_stopped{{{CHOSEN}}}", "stopped: {{reason}} {{instance}} {{process}}"),
                 Query(rates("picklog_fold_restarts_total", "reason"), "anew: {{reason}}"),
             ),
         ),
@@ -228,23 +254,28 @@ LOG = Board(
         ),
         Panel(
             "Wall clock minus log time",
-            (Query(f"picklog_clock_drift_seconds{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_clock_drift_seconds{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             "s",
         ),
         Panel(
             "CPU",
-            (Query(f'rate(process_cpu_seconds_total{{{CHOSEN},job="picklog"}}{RATE})', "{{instance}}"),),
+            (
+                Query(
+                    f'rate(process_cpu_seconds_total{{{CHOSEN},job="picklog"}}{RATE})',
+                    "{{instance}} {{process}}",
+                ),
+            ),
             "percentunit",
             note="1 is a whole core, the most that one process uses.",
         ),
         Panel(
             "Memory",
-            (Query(f'process_resident_memory_bytes{{{CHOSEN},job="picklog"}}', "{{instance}}"),),
+            (Query(f'process_resident_memory_bytes{{{CHOSEN},job="picklog"}}', "{{instance}} {{process}}"),),
             "bytes",
         ),
         Panel(
             "Stood still",
-            (Query(f"increase(picklog_stalls_total{{{CHOSEN}}}{RATE})", "{{instance}}"),),
+            (Query(f"increase(picklog_stalls_total{{{CHOSEN}}}{RATE})", "{{instance}} {{process}}"),),
             note="Times for over a second.",
         ),
         Panel(
@@ -255,7 +286,7 @@ LOG = Board(
         Panel(
             "Settings and releases",
             (
-                Query(f"picklog_config_version{{{CHOSEN}}}", "settings {{instance}}"),
+                Query(f"picklog_config_version{{{CHOSEN}}}", "settings {{instance}} {{process}}"),
                 Query(f"count by (version) (picklog_build_info{{{CHOSEN}}})", "processes of {{version}}"),
             ),
             width=12,
@@ -288,12 +319,12 @@ KV = Board(
         ),
         Panel(
             "Least share of confirmed blocks",
-            (Query(f"picklog_kv_match_ratio{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_kv_match_ratio{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             "percentunit",
         ),
         Panel(
             "Models whose predictions fail",
-            (Query(f"picklog_kv_models_mismatched{{{CHOSEN}}}", "{{instance}}"),),
+            (Query(f"picklog_kv_models_mismatched{{{CHOSEN}}}", "{{instance}} {{process}}"),),
             note="Their picks go by load.",
         ),
         Panel(

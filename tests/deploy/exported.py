@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.follower_door import FollowerRegistry
 from app.follower_figures import FollowerMetrics
 from app.observe import Observer
 from app.observe_state import LogFigures
 from projections.events.signals import SampleReceived
 from tests.app.observed import Process
+from tests.app.test_follower_door import standing
 from tests.projections.fleet_script import NS
 
 OPEN_LABELS = frozenset({"backend", "namespace", "worker", "dp_rank", "version", "python", "le"})
 """Labels whose values a test process cannot tell."""
 SCRAPED = {"instance", "job", "process"}
-"""What Prometheus adds to each series, by deploy/prometheus/prometheus.yml."""
+"""What Prometheus adds to each series, by prometheus.yml; `process` also the answer of a group."""
 OWN = {"up": set[str](), "ALERTS": {"alertname", "alertstate"}}
 """Series that Prometheus makes."""
 
@@ -52,10 +55,10 @@ class Exported:
         return SCRAPED.union(*self.series.values())
 
 
-def exported(text: str) -> Exported:
-    """From the text of a scrape."""
+def exported(*texts: str) -> Exported:
+    """From the texts of scrapes."""
     found = Exported()
-    for family in text_string_to_metric_families(text):
+    for family in (family for text in texts for family in text_string_to_metric_families(text)):
         for sample in family.samples:
             labels = found.series.setdefault(sample.name, {})
             for label, value in sample.labels.items():
@@ -63,8 +66,8 @@ def exported(text: str) -> Exported:
     return found
 
 
-async def whole_text() -> str:
-    """A scrape of a process that has everything: a log, a checkpoint, a follower, a worker with samples."""
+async def everything() -> Exported:
+    """What all kinds of processes export: one that serves, with all it may have, and a follower."""
     observer, process = Observer(), Process()
     observer.source = process
     process.script.worker(7)
@@ -72,4 +75,6 @@ async def whole_text() -> str:
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7), ("sample", 0)), 8)
     process.checkpointed_at = 0
     FollowerMetrics(observer.registry)
-    return (await observer.text()).decode()
+    _, _, state, _ = standing()
+    alone = generate_latest(FollowerRegistry(state).registry).decode()
+    return exported((await observer.text()).decode(), alone)

@@ -35,7 +35,6 @@ SITES: dict[str, dict[str, Any]] = {
     "many by hand": {
         **MANY,
         "router": {"autoscaling": {"enabled": False}},
-        "sharedCheckpoints": {"existingClaim": "c"},
     },
     "pods": PODS,
     "metadata": METADATA,
@@ -280,13 +279,25 @@ def test_routers_grow_with_their_load_and_an_upgrade_takes_none_away() -> None:
     assert budgets == {"picklog-router": 1, "picklog-ingest": 1}
 
 
-def test_checkpoints_that_are_shared_are_written_by_the_follower_alone() -> None:
-    modes = {}
-    for role, pod in pods("many by hand").items():
-        mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"]}
-        modes[role] = mounts["checkpoints"]["readOnly"]
-    assert modes == {"ingest": True, "router": True, "audit": False}
-    assert all("checkpoints" not in json.dumps(pod) for pod in pods("many").values())
+def test_new_processes_fetch_their_first_checkpoint_from_the_follower() -> None:
+    def peers(config: Document) -> Any:
+        return yaml.safe_load(config["data"]["config.yaml"])["checkpoints"].get("peers")
+
+    (one,), (many,) = documents("one", "ConfigMap"), documents("many", "ConfigMap")
+    assert peers(one) is None
+    (service,) = [
+        found for found in documents("many", "Service") if found["metadata"]["name"] == "picklog-audit"
+    ]
+    assert peers(many) == ["http://picklog-audit:8080"]
+    assert service["spec"]["selector"]["app.kubernetes.io/component"] == "audit"
+    (policy,) = documents("many", "NetworkPolicy")
+    among = [rule for rule in policy["spec"]["egress"] if "podSelector" in str(rule.get("to"))]
+    assert [rule["ports"] for rule in among] == [[{"port": 8080, "protocol": "TCP"}]]
+    own = answered(
+        {**MANY, "config": {**MANY["config"], "checkpoints": {"peers": ["http://elsewhere:8080"]}}}
+    )
+    assert "elsewhere" in own["manifests"]["picklog/templates/configmap.yaml"]
+    assert "picklog-audit:8080" not in own["manifests"]["picklog/templates/configmap.yaml"]
 
 
 def test_every_selector_chooses_the_pods_that_it_is_meant_for() -> None:
@@ -295,7 +306,8 @@ def test_every_selector_chooses_the_pods_that_it_is_meant_for() -> None:
         labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads]
         for workload, own in zip(workloads, labels, strict=True):
             assert workload["spec"]["selector"]["matchLabels"].items() <= own.items()
-        front, every = documents(mode, "Service")
+        services = {found["metadata"]["name"]: found for found in documents(mode, "Service")}
+        front, every = services["picklog"], services["picklog-pods"]
         chosen = [own for own in labels if front["spec"]["selector"].items() <= own.items()]
         assert [own["app.kubernetes.io/component"] for own in chosen] == [
             "one" if mode == "one" else "router"

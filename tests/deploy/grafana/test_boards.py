@@ -13,7 +13,7 @@ import yaml
 from deploy.check import install_tools
 from deploy.grafana import boards
 from deploy.grafana.panels import COLUMNS, Board, text_of
-from tests.deploy.exported import exported, whole_text
+from tests.deploy.exported import everything
 from tests.deploy.tools import asked
 
 PROMQL = install_tools.PINS.parent / "promql.py"
@@ -43,7 +43,7 @@ def test_no_other_file_lies_beside_them() -> None:
 
 
 async def test_every_name_and_label_of_every_panel_is_exported() -> None:
-    known = exported(await whole_text())
+    known = await everything()
     for text, found in zip(expressions(), asked(PROMQL, expressions()), strict=True):
         assert "error" not in found, (text, found)
         assert found["selectors"], text
@@ -53,7 +53,7 @@ async def test_every_name_and_label_of_every_panel_is_exported() -> None:
 
 
 async def test_a_misspelt_name_label_or_word_would_be_found() -> None:
-    known = exported(await whole_text())
+    known = await everything()
     wrong = [
         'rate(picklog_answer_total{status="2xx"}[1m])',
         'rate(picklog_answers_total{state="2xx"}[1m])',
@@ -68,7 +68,7 @@ async def test_a_misspelt_name_label_or_word_would_be_found() -> None:
 
 
 async def test_legends_name_labels_that_their_series_keep() -> None:
-    known = exported(await whole_text())
+    known = await everything()
     for board in boards.BOARDS:
         for panel in board.panels:
             for query in panel.queries:

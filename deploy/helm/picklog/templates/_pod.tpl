@@ -1,6 +1,6 @@
 {{- /*
-A Pod of one process: dict "root", "role", "words" (the command), "resources", "data" (emptyDir, or empty where a
-StatefulSet claims it), "shared" ("", "read" or "write": how the shared checkpoints are mounted).
+A Pod of one process: dict "root", "role", "words" (the command), "resources", "data" (emptyDir; none where a
+StatefulSet claims its volume).
 */}}
 {{- define "picklog.pod" -}}
 {{- $ := .root }}
@@ -90,9 +90,6 @@ spec:
         - {name: config, mountPath: /etc/picklog, readOnly: true}
         - {name: tmp, mountPath: /tmp}
         - {name: data, mountPath: /data}
-        {{- if and .shared $.Values.sharedCheckpoints.existingClaim }}
-        - {name: checkpoints, mountPath: /data/checkpoints, readOnly: {{ eq .shared "read" }}}
-        {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "picklog.fullname" $ }}}
@@ -101,9 +98,5 @@ spec:
     {{- with .data }}
     - name: data
       emptyDir: {{- toYaml . | nindent 8 }}
-    {{- end }}
-    {{- if and .shared $.Values.sharedCheckpoints.existingClaim }}
-    - name: checkpoints
-      persistentVolumeClaim: {claimName: {{ $.Values.sharedCheckpoints.existingClaim | quote }}}
     {{- end }}
 {{- end }}
