@@ -71,6 +71,7 @@ class Doors:
     async def close(self, *, failed: bool, is_impatient: Callable[[], bool]) -> None:
         """Let requests in flight end; for a short while where others wait for a new process."""
         self._closing = asyncio.create_task(self._door.close())
+        await asyncio.sleep(0)  # it stops listening, also where the next line cancels it
         if is_impatient():
             self._closing.cancel()
         await asyncio.wait({self._closing}, timeout=FAILED_GRACE_S if failed else None)

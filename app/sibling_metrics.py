@@ -75,8 +75,13 @@ async def _asked(path: Path) -> bytes | None:
         ):
             if answer.status != 200:
                 return None
-            body = await answer.content.read(BODY_BYTES_MAX)
-            return body if answer.content.at_eof() else None
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > BODY_BYTES_MAX:
+                    log.warning("the figures of a process are too long", process=path.stem)
+                    return None
+            return bytes(body)
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         log.warning(
             "a process of this group does not tell its figures", process=path.stem, cause=str(problem)

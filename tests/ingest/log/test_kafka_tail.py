@@ -1,4 +1,4 @@
-"""A topic read ahead in the client's thread: the fold's loop takes what is there and waits for nothing else."""
+"""A topic read ahead in the client's thread: the fold takes what is there and waits for nobody."""
 
 from __future__ import annotations
 

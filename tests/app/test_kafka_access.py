@@ -1,0 +1,105 @@
+"""How a process reaches its log on Kafka; brokers are stood in for, real ones are in tests/live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import kafka_access
+from app.config_model import Config
+from app.kafka_access import KafkaAccess
+from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable
+from tests.ingest.log.kafka_topic import Topic, reader_of
+from tests.ingest.log.test_kafka_reader import topic_of
+
+CONFIG = Config.model_validate(
+    {
+        "log": {"kind": "kafka", "kafka": {"bootstrap_servers": ["h:1"], "topic": "lane"}},
+        "checkpoints": {"bytes": "16MiB"},
+    }
+)
+
+
+class Opened:
+    """In the place of a store or a tail; notes where it was opened and that it was closed."""
+
+    def __init__(self, topic: Topic, order: list[str], name: str) -> None:
+        self.source = reader_of(topic)
+        self.places: list[KafkaPlace] = []
+        self.closed = 0
+        self._order, self._name = order, name
+
+    def open(self, place: KafkaPlace, **_: Any) -> Opened:
+        self.places.append(place)
+        return self
+
+    def close(self) -> None:
+        self.closed += 1
+        self._order.append(self._name)
+
+
+class Cluster:
+    """What the access opens. order: names in the order in which they were closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        topic, _ = topic_of([], 0, 3)
+        self.order: list[str] = []
+        self.store = Opened(topic, self.order, "store")
+        self.tail = Opened(topic, self.order, "tail")
+        self.reader = Opened(topic, self.order, "reader")
+        for name, one in (("KafkaLog", self.store), ("KafkaTail", self.tail), ("KafkaReader", self.reader)):
+            monkeypatch.setattr(kafka_access, name, one)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    return Cluster(monkeypatch)
+
+
+@pytest.mark.req("EVS-20")
+def test_all_connections_go_to_the_topic_of_the_configuration(cluster: Cluster, tmp_path: Path) -> None:
+    access = KafkaAccess(tmp_path / "data", CONFIG)
+    access.open_reader()
+    (place,) = {*cluster.store.places, *cluster.tail.places, *cluster.reader.places}
+    assert (place.servers, place.topic) == (("h:1",), "lane")
+    assert access.data.stat().st_mode & 0o077 == 0
+    assert access.checkpoints.list() == []
+    assert (access.figures(), access.room) == (None, None), "the brokers keep them"
+    access.upkeep()
+    access.close()
+    assert cluster.order == ["tail", "store"]
+
+
+def test_a_store_that_was_given_up_is_not_closed_again(cluster: Cluster, tmp_path: Path) -> None:
+    access = KafkaAccess(tmp_path, CONFIG)
+    access.give_up()
+    access.close()
+    assert cluster.order == ["store", "tail"]
+
+
+def test_a_tail_that_cannot_be_opened_leaves_no_connection(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(place: KafkaPlace) -> None:
+        raise KafkaUnreachable("nobody answers")
+
+    monkeypatch.setattr(cluster.tail, "open", away)
+    with pytest.raises(KafkaUnreachable):
+        KafkaAccess(tmp_path, CONFIG)
+    assert cluster.order == ["store"]
+
+
+def test_a_tail_that_does_not_end_leaves_no_writer(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = KafkaAccess(tmp_path, CONFIG)
+
+    def stuck() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(cluster.tail, "close", stuck)
+    with pytest.raises(TimeoutError):
+        access.close()
+    assert cluster.order == ["store"]
