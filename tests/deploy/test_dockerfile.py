@@ -55,7 +55,7 @@ def test_extras_of_the_image_exist_and_serve_every_role() -> None:
     (sync,) = [text for text in BUILD.texts("RUN") if "uv sync" in text]
     extras = set(re.findall(r"--extra (\w+)", sync))
     assert extras <= set(PYPROJECT["project"]["optional-dependencies"])
-    assert {"etcd", "kafka", "kv", "postgres", "uvloop"} <= extras
+    assert {"etcd", "faust", "kafka", "kv", "postgres", "uvloop"} <= extras
 
 
 def test_the_image_runs_as_a_numbered_user_that_is_not_root() -> None:

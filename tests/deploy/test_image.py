@@ -98,7 +98,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 def test_the_console_script_and_every_extra_are_there(image: Image) -> None:
     said = subprocess.run([image.program("picklog"), "--version"], capture_output=True, text=True, check=True)
     assert said.stdout.startswith("picklog ")
-    extras = "aiokafka, asyncpg, grpc, jinja2, minijinja, tokenizers, uvloop"
+    extras = "aiokafka, asyncpg, faust, grpc, jinja2, minijinja, tokenizers, uvloop"
     code = f"import {extras}; import app.cli; print(app.__file__)"
     checked = subprocess.run(
         [image.program("python"), "-I", "-c", code], capture_output=True, text=True, check=True, cwd="/"
