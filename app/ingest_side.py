@@ -32,7 +32,7 @@ from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.subscriptions.families import KV_FAMILY, LOAD_FAMILY, FamilyPlan
 from ingest.subscriptions.held_frames import HeldFrames
 from ingest.subscriptions.supervisor import SubscriptionRow, Subscriptions
-from ingest.subscriptions.takeover import take_over
+from ingest.subscriptions.takeover import said_again, take_over
 from ingest.wire.zmtp_frames import Message, encode_message
 from projections.bounds import MIB
 from projections.events.signals import FrameRefused, KvBatchReceived, SampleReceived
@@ -153,6 +153,11 @@ class IngestSide:
             running.renumber(shifts)
         for one in said.facts:
             self._append(one.fact, one.heard_at)
+
+    def say_again(self) -> None:
+        """The owner had to claim the log anew; the fold has just read that claim."""
+        for fact in said_again(self.subscription_rows()):
+            self._append(fact)
 
     def _subscribe(self, fold: Fold) -> None:
         """Begin with subscriptions, unless they run already."""

@@ -68,6 +68,7 @@ class OwnerSide:
         )
         self.ingest: IngestSide | None = None
         self.is_owner = False
+        self._claim: tuple[bytes, int] | None = None  # the newest own one that the fold has read
         self._process = process
         self._raw = raw
 
@@ -88,7 +89,13 @@ class OwnerSide:
             return
         if self.is_owner or self.ingest.held is not None:
             self.ingest.follow(fold)
-        if not self.is_owner and fold.state.intake.owner == (writer.writer, writer.epoch):
+        claim = writer.writer, writer.epoch
+        if claim == self._claim or claim != fold.state.intake.owner:
+            return
+        self._claim = claim
+        if self.is_owner:  # an append was unclear, and the writer another one since
+            self.ingest.say_again()
+        else:
             self.is_owner = True
             self.ingest.take_over(fold)
             on_owner()

@@ -128,6 +128,7 @@ class Claim:
     def go_on_from(self, before: Claim) -> None:
         """The same standby under another writer id: what it knows of the owner is still true."""
         self.owner, self._stamp, self._heard_at = before.owner, before._stamp, before._heard_at
+        self._vigil.begun_at = before._vigil.begun_at
 
     @property
     def owner_heard_at(self) -> int | None:

@@ -8,6 +8,9 @@ read, so pings that a stalled log gives back all at once count as one.
 A ping that took longer than SLOW_US to come back says that the log stood still, or that we were
 cut off: what others had to say meanwhile may still be on its way. The silence then begins anew.
 So does it when this process itself stood still.
+
+Of several standbys the one that has listened longest shall win, since it has heard most: one that
+is younger than YOUNG_US may not have connected to all publishers yet, and waits YIELD_US longer.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ PING_EVERY_US = 1 * SECOND_US
 SLOW_US = 1 * SECOND_US
 PING_LOST_US = 10 * SECOND_US  # not read back after this long: it never will, send another
 ROUND_TRIPS = 2
+YOUNG_US = 6 * SECOND_US
+YIELD_US = 1 * SECOND_US  # longer than two standbys differ in when they heard the owner last
 
 
 class Vigil:
@@ -28,6 +33,7 @@ class Vigil:
     """
 
     def __init__(self, now_us: int) -> None:
+        self.begun_at = now_us
         self.silent_since = now_us
         self.is_in_touch = False  # a ping came back since the vigil began
         self._returned = 0
@@ -66,4 +72,5 @@ class Vigil:
 
     def may_claim(self, now_us: int) -> bool:
         """Whether the log has no owner any more, as far as can be known from here."""
-        return self._returned >= ROUND_TRIPS and now_us - self.silent_since >= SILENT_US
+        silent_us = SILENT_US + (YIELD_US if now_us - self.begun_at < YOUNG_US else 0)
+        return self._returned >= ROUND_TRIPS and now_us - self.silent_since >= silent_us

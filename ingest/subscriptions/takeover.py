@@ -93,6 +93,17 @@ def take_over(
     return Takeover([*heads, *facts, *tails], {key: plan.shift for key, plan in plans.items()})
 
 
+def said_again(rows: Iterable[SubscriptionRow]) -> list[Fact]:
+    """What an owner says that had to claim its own log anew: its claim made all subscriptions pending.
+
+    It listened all the time, and what it heard is on its way to the log, in order.
+    """
+    return [
+        _continued(row, row.connection) if row.state is _CONNECTED else _changed(row, row.state, 0)
+        for row in rows
+    ]
+
+
 def _plan(held: HeldFrames, row: SubscriptionRow, state: State) -> _Plan:
     subscription = state.status.subscriptions.get((int(row.family), *row.key))
     known = 0 if subscription is None else subscription.connection
@@ -119,6 +130,10 @@ def _opening(plan: _Plan) -> Fact:
         connection = row.connection + plan.shift
     else:
         return _changed(row, _CONNECTED, plan.shift)
+    return _continued(row, connection)
+
+
+def _continued(row: SubscriptionRow, connection: int) -> SubscriptionContinued:
     return SubscriptionContinued(int(row.family), *row.key, row.component, connection, int(row.transport))
 
 

@@ -83,7 +83,7 @@ class Simulator(Chaos):
     @contextmanager
     def patched(self) -> Iterator[None]:
         """The few places where product modules reach for clock and chance themselves."""
-        silent = SimpleNamespace(warning=lambda *a, **k: None, error=lambda *a, **k: None)
+        silent = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), lambda *a, **k: None))
         loop = SimpleNamespace(time=lambda: self.now / 1e6)
         places: list[tuple[Any, str, Any]] = [
             (app.pick_log, "monotonic_us", self.clock),

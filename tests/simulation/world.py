@@ -135,8 +135,12 @@ class World:
 
     @property
     def owner(self) -> OwnerProcess | None:
-        """The newest living owner or claimant."""
-        living = [one for one in self.processes if isinstance(one, OwnerProcess) and one.is_alive]
+        """The newest living owner or claimant; not a standby."""
+        living = [
+            one
+            for one in self.processes
+            if isinstance(one, OwnerProcess) and one.is_alive and (one.speaks or not one.stands_by)
+        ]
         return living[-1] if living else None
 
     def start(self, kind: type[P], name: str) -> P:

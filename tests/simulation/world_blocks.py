@@ -8,10 +8,11 @@ for the same rank. Names of blocks are the engine's own or shared, as a seed dec
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from ingest.subscriptions.supervisor import SubscriptionRow
 from ingest.wire.fleet_keys import prefix_of
 from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.discovery import Keyspace
@@ -26,6 +27,7 @@ from projections.events.signals import (
     SubscriptionState,
     Transport,
 )
+from projections.identity import PublisherKey
 from projections.registry.fleet import Fleet
 from router.question import NO_PROMPT, PromptFacts
 from tests.simulation.world_fleet import SimWorker, text
@@ -190,6 +192,14 @@ def engines_of(worker: SimWorker, rng: Random) -> list[SimEngine]:
     return found
 
 
+def row_of(family: Family, key: tuple[str, int], line: Any, connections: dict[tuple[str, int], int]) -> Any:
+    """Where a simulated subscription stands."""
+    state = SubscriptionState.CONNECTED if line.is_connected else SubscriptionState.BACKOFF
+    reason = "connected" if line.is_connected else "closed"
+    place = ("", "", state, Transport.DIRECT, connections.get(key, 0), reason)
+    return SubscriptionRow(family, PublisherKey(*key), *place)
+
+
 class SimBlockSubscriptions:
     """Subscriptions to block events, as the supervisor keeps them."""
 
@@ -227,6 +237,16 @@ class SimBlockSubscriptions:
         self.say(key, SubscriptionState.CONNECTED, "connected")
         return self._connections[key]
 
+    def rows(self) -> list[SubscriptionRow]:
+        """As the supervisor tells them."""
+        return [row_of(Family.KV, key, line, self._connections) for key, line in self.lines.items()]
+
+    def renumber(self, key: tuple[str, int], shift: int) -> None:
+        """As the supervisor does."""
+        self._connections[key] = self._connections.get(key, 0) + shift
+        if key in self.lines:
+            self.lines[key].connection += shift
+
     def say(self, key: tuple[str, int], state: SubscriptionState, reason: str) -> None:
         """Tell the log."""
         connection = self._connections.get(key, 0)
@@ -242,7 +262,7 @@ class SimBlockLine:
 
     def __init__(self, owner: SimBlockSubscriptions, process: OwnerProcess, key: tuple[str, int]) -> None:
         self._owner, self._process, self.key = owner, process, key
-        self.connection = 0
+        self.connection = self.session = 0
         self.is_connected = self.is_closed = False
         self._dial()
 
@@ -253,13 +273,13 @@ class SimBlockLine:
             self._owner.say(self.key, SubscriptionState.BACKOFF, reason)
             self._dial()
 
-    def frame(self, connection: int, sequence: int, events: list[tuple[bytes, bytes]]) -> None:
+    def frame(self, session: int, sequence: int, events: list[tuple[bytes, bytes]]) -> None:
         """A frame of events arrived."""
-        if not self.is_connected or self.is_closed or connection != self.connection:
+        if not self.is_connected or self.is_closed or session != self.session:
             return
         heads, columns = (b"".join(part) for part in zip(*events, strict=True))
         self._process.say_ingest(
-            KvBatchReceived(*self.key, connection, sequence, sequence, heads, columns, 0)
+            KvBatchReceived(*self.key, self.connection, sequence, sequence, heads, columns, 0)
         )
 
     def _dial(self) -> None:
@@ -272,4 +292,5 @@ class SimBlockLine:
             self._dial()
             return
         self.is_connected = True
+        self.session += 1
         self.connection = self._owner.connect(self.key)

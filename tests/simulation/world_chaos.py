@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ingest.discovery.source import EndReason
@@ -114,11 +115,8 @@ class Chaos(Workers):
             worker.is_silent_until = self.now + rng.choice((2, 6, 35)) * SECOND_US
             return
         worker.sequence = 0
-        owner = self.owner
-        if owner is not None and owner.subscriptions is not None:
-            line = owner.subscriptions.lines.get((worker.namespace, worker.publisher))
-            if line is not None:
-                owner.later(0, lambda: line.cut("closed"))
+        for line, process in self._lines(worker):
+            process.later(0, partial(line.cut, "closed"))
 
     def _fault_settings(self) -> None:
         self.settings = self._draw_settings()

@@ -25,8 +25,7 @@ from ingest.discovery.pass_effects import (
 from ingest.discovery.source import EndReason, SourceEvent
 from ingest.log.appends import Importance
 from ingest.log.ownership import Ownership
-from ingest.subscriptions.continuity import Continuity
-from ingest.wire.publisher_frames import Sample
+from ingest.subscriptions.takeover import said_again
 from projections.bounds import SECOND_US
 from projections.events.control import (
     ConfigAdopted,
@@ -36,24 +35,15 @@ from projections.events.control import (
     RecordCondemned,
 )
 from projections.events.discovery import KeysDropped, PassSettled
-from projections.events.signals import (
-    Family,
-    FrameRefused,
-    SampleReceived,
-    SubscriptionChanged,
-    SubscriptionState,
-    Transport,
-)
+from projections.events.signals import FrameRefused, SampleReceived
 from projections.fold import Fold
 from projections.fold_modes import wanted_modes
-from projections.notices import FrameResult
-from projections.registry.fleet import Fleet
 from tests.simulation.world_blocks import SimBlockSubscriptions
 from tests.simulation.world_fleet import NAMESPACES, StoreSession
 from tests.simulation.world_process import Replica
+from tests.simulation.world_subscriptions import SimSubscriptions
 
 STILL_US = 1 * SECOND_US
-MERGE_US = 2_000
 
 
 class OwnerProcess(Replica):
@@ -68,8 +58,9 @@ class OwnerProcess(Replica):
 
     def begin(self) -> None:
         """Claim the log; the rest begins once the claim was folded."""
-        self._speaks = False
+        self.speaks = False
         self._modes: tuple[int, ...] | None = None
+        self._claim: tuple[bytes, int] | None = None
         self.fenced = False
         self.discovery: SimDiscovery | None = None
         self.subscriptions: SimSubscriptions | None = None
@@ -84,6 +75,8 @@ class OwnerProcess(Replica):
             do=self.writer.do,
             fail=lambda problem: self._lost_it(),
             on_still=None,
+            stands_by=self.stands_by,
+            replica=self.id if self.stands_by else None,
         )
         self.writer.on_committed = self.ownership.on_committed
         self.writer.on_reclaim = lambda: self.ownership.begin("restart")
@@ -91,7 +84,8 @@ class OwnerProcess(Replica):
             self.reading.tail, self.say, checkpoint_every_us=self.sim.checkpoint_every_us, now_us=self.clock()
         )
         self._last_loop = self.clock()
-        self.ownership.begin("restart")
+        if not self.stands_by:
+            self.ownership.begin("restart")
 
     def say(self, fact: Any) -> None:
         """An owner's fact."""
@@ -115,10 +109,24 @@ class OwnerProcess(Replica):
         """As `app.wiring` does after each slice."""
         super().on_folded()
         fold = self.reading.tail.fold
-        if not self._speaks:
-            if fold.state.intake.owner == (self.appender.writer, self.appender.epoch):
-                self._become_owner(fold)
-            return
+        claim = self.appender.writer, self.appender.epoch
+        if claim == fold.state.intake.owner != self._claim:
+            self._claim = claim
+            if self.speaks:
+                self._say_again()
+            else:
+                self.become_owner(fold)
+        if self.subscriptions is not None:
+            self.follow(fold)
+
+    def _say_again(self) -> None:
+        """The process had to claim anew."""
+        assert self.subscriptions is not None and self.blocks is not None
+        for fact in said_again([*self.subscriptions.rows(), *self.blocks.rows()]):
+            self.say_ingest(fact)
+
+    def follow(self, fold: Fold) -> None:
+        """Subscriptions follow the folded fleet."""
         assert self.subscriptions is not None
         if self.subscriptions.followed != fold.state.registry.generation:
             self.subscriptions.followed = fold.state.registry.generation
@@ -126,8 +134,9 @@ class OwnerProcess(Replica):
             assert self.blocks is not None
             self.blocks.follow(fold.state.registry.fleet)
 
-    def _become_owner(self, fold: Fold) -> None:
-        self._speaks = True
+    def become_owner(self, fold: Fold) -> None:
+        """The own claim has been folded."""
+        self.speaks = True
         self.say_started()
         if self.reading.incomplete:
             self.say(KeysDropped((), "all"))
@@ -136,14 +145,23 @@ class OwnerProcess(Replica):
         self.discovery = SimDiscovery(
             self, fold, max((held.pass_number for held in passes.values()), default=0)
         )
-        self.subscriptions = SimSubscriptions(self, fold)
-        self.subscriptions.follow(fold.state.registry.fleet)
-        self.blocks = SimBlockSubscriptions(self, fold)
-        self.blocks.follow(fold.state.registry.fleet)
+        self.subscribe(fold)
+
+    def subscribe(self, fold: Fold) -> None:
+        """Begin with subscriptions, unless they run already."""
+        if self.subscriptions is None:
+            self.subscriptions = SimSubscriptions(self, fold)
+            self.subscriptions.follow(fold.state.registry.fleet)
+            self.blocks = SimBlockSubscriptions(self, fold)
+            self.blocks.follow(fold.state.registry.fleet)
+
+    def heard(self, place: tuple[str, int, int, int]) -> None:
+        """A message arrived: namespace, publisher, connection, sequence."""
+        self.sim.delivered.add(place)
 
     def adopt(self, settings: PickSettings) -> None:
         """Adopt these settings if they differ from what holds."""
-        if self._speaks:
+        if self.speaks:
             self._adopt_modes(settings)
             self.owner.adopt("file", repr(settings).encode()[-32:], "{}", settings, True)
 
@@ -157,7 +175,7 @@ class OwnerProcess(Replica):
         """Four times a second."""
         super().tick()
         self.ownership.on_tick()
-        if self.is_alive and self._speaks:
+        if self.is_alive and self.speaks:
             self.owner.on_tick(self.clock(), self.wall())
         if self.discovery is not None:
             self.discovery.tick()
@@ -255,146 +273,3 @@ class SimDiscovery:
                 case Close():
                     self.close()
                     self._session = None
-
-
-class SimSubscriptions:
-    """Subscriptions as the supervisor keeps them, each with the real `Continuity`."""
-
-    def __init__(self, process: OwnerProcess, fold: Fold) -> None:
-        self._process = process
-        self.followed = -1
-        self._connections: dict[tuple[str, int], int] = {}
-        self._held = {}
-        for key, held in fold.state.status.subscriptions.items():
-            if key[0] == Family.LOAD:
-                self._held[key[1:]] = held.component
-                self._connections[key[1:]] = held.connection
-        self.lines: dict[tuple[str, int], SimLine] = {}
-
-    def follow(self, fleet: Fleet) -> None:
-        """Start and end lines as the folded fleet says."""
-        wanted = {(*one.key,) for one in fleet.publishers if one.topic == "kv_metrics"}
-        held, self._held = self._held, {}
-        for key in sorted(held):
-            if key not in wanted:
-                self._say(key, SubscriptionState.ENDED, "departed")
-        for key in sorted(set(self.lines) - wanted):
-            self.lines.pop(key).close()
-            self._say(key, SubscriptionState.ENDED, "departed")
-        for key in sorted(wanted - set(self.lines)):
-            self._say(key, SubscriptionState.CONNECTING, "started")
-            self.lines[key] = SimLine(self, self._process, key)
-
-    def next_connection(self, key: tuple[str, int]) -> int:
-        """A number that never comes back."""
-        self._connections[key] = self._connections.get(key, 0) + 1
-        return self._connections[key]
-
-    def cut(self, reason: str) -> None:
-        """All connections end."""
-        for line in self.lines.values():
-            line.cut(reason)
-
-    def _say(self, key: tuple[str, int], state: SubscriptionState, reason: str) -> None:
-        connection = self._connections.get(key, 0)
-        self._process.say_ingest(
-            SubscriptionChanged(
-                int(Family.LOAD), *key, "", int(state), connection, int(Transport.DIRECT), reason
-            )
-        )
-
-    def connected(self, key: tuple[str, int]) -> None:
-        """Tell the log."""
-        self._say(key, SubscriptionState.CONNECTED, "connected")
-
-    def backed_off(self, key: tuple[str, int], reason: str) -> None:
-        """Tell the log."""
-        self._say(key, SubscriptionState.BACKOFF, reason)
-
-
-class SimLine:
-    """One publisher's subscription: connect, listen, wait, again."""
-
-    def __init__(self, owner: SimSubscriptions, process: OwnerProcess, key: tuple[str, int]) -> None:
-        self._owner, self._process, self.key = owner, process, key
-        self._continuity = Continuity()
-        self.connection = 0
-        self.is_connected = False
-        self._is_closed = False
-        self._is_planned = False
-        self._dial()
-
-    def close(self) -> None:
-        """Silent at once."""
-        self._is_closed, self.is_connected = True, False
-
-    def cut(self, reason: str) -> None:
-        """The connection ends; samples that wait are told unless they are old."""
-        if not self.is_connected:
-            return
-        if reason == "stalled":
-            self._continuity = Continuity()
-        self._tell()
-        self.is_connected = False
-        self._continuity = Continuity()
-        self._owner.backed_off(self.key, reason)
-        self._dial()
-
-    def frame(self, connection: int, sample: Sample | None, sequence: int) -> None:
-        """A message arrived; None: one that is refused."""
-        if not self.is_connected or connection != self.connection:
-            return
-        self._process.sim.delivered.add((*self.key, connection, sequence))
-        result: FrameResult | None = FrameResult.MALFORMED
-        if sample is None:
-            self._continuity.fill(sequence)
-        else:
-            result = self._continuity.take(sample)
-        if result is not None:
-            self._process.say_ingest(
-                FrameRefused(int(Family.LOAD), *self.key, self.connection, int(result), 1)
-            )
-        if self._continuity.waiting and not self._is_planned:
-            self._is_planned = True
-            self._process.later(self._process.sim.rng.choice((0, MERGE_US, 60_000)), self._planned)
-
-    def _dial(self) -> None:
-        self._process.later(self._process.sim.rng.choice((1_000, 50_000, 1_500_000)), self._connect)
-
-    def _connect(self) -> None:
-        if self._is_closed or self.is_connected:
-            return
-        if not self._process.sim.is_listening(self.key):
-            self._dial()
-            return
-        self._continuity = Continuity()
-        self.connection = self._owner.next_connection(self.key)
-        self.is_connected = True
-        self._owner.connected(self.key)
-
-    def _planned(self) -> None:
-        self._is_planned = False
-        if self._process.appender.is_shedding and self.is_connected:
-            self._is_planned = True
-            self._process.later(50_000, self._planned)
-            return
-        self._tell()
-
-    def _tell(self) -> None:
-        if not self.is_connected:
-            return
-        for covers_from, sample, _ in self._continuity.drain():
-            self._process.say_ingest(
-                SampleReceived(
-                    *self.key,
-                    self.connection,
-                    covers_from,
-                    sample.sequence,
-                    sample.worker_id,
-                    sample.dp_rank,
-                    sample.active_decode_blocks,
-                    sample.active_prefill_tokens,
-                    sample.kv_used_blocks,
-                    sample.published_at_ms,
-                )
-            )

@@ -7,7 +7,7 @@ gets nothing until it goes on, then everything that waited, in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.fold_start import start_fold
@@ -19,6 +19,7 @@ from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.ownership import own_records
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
+from projections.events.ports import RecordBatch
 from tests.simulation.world_log import Eye
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ class Reading:
         self.on_seen: Callable[[Seen], None] = lambda seen: None
         self.on_condemn: Callable[[int, str], None] = lambda offset, detail: None
         self.on_replaced: Callable[[Tail], None] = lambda tail: None
+        self.on_batches: Callable[[Sequence[RecordBatch]], None] = lambda batches: None
         self._replica = replica
         self._watched = watched
         self._pause_after = pause_after
@@ -208,6 +210,7 @@ class Reading:
         rng, now = self.process.sim.rng, self.process.clock()
         tail = self.newest
         batches = self.eye.read(tail.next_offset, rng.choice((1, 2_000, 1 << 20))) if tail.wants_more else []
+        self.on_batches(batches)
         self._do(tail.on_batches(batches, now))
         if tail.queued_records:
             self._do(tail.work(now, rng.choice((1, 3, 17, 512))))
@@ -276,12 +279,13 @@ class Replica(Process):
     """A process that picks. Its own writer unless it is the owner, see `world_owner`."""
 
     is_owner = False
+    stands_by = False
 
     def __init__(self, sim: Simulator, name: str) -> None:
         super().__init__(sim, name)
         self.id = sim.rng.randbytes(16)
         self.eye = Eye(sim.log)
-        self.appender = Appender(sim.rng.randbytes(16), is_owner=self.is_owner)
+        self.appender = Appender(sim.rng.randbytes(16), is_owner=self.is_owner, stands_by=self.stands_by)
         self.writer = Writer(self, self.eye, self.appender, self.die)
         self.reading = Reading(self, self.eye, self.id, watched=self.watched())
         self.reading.on_ping = self._ping

@@ -10,7 +10,8 @@ from projections.events.picks import PickMade
 from tests.simulation.world_blocks import Prompt, SimEngine, a_prompt, engines_of
 from tests.simulation.world_commits import Commits
 from tests.simulation.world_fleet import NAMESPACES, SimWorker
-from tests.simulation.world_owner import OwnerProcess, SimLine
+from tests.simulation.world_owner import OwnerProcess
+from tests.simulation.world_subscriptions import SimLine
 
 
 class Workers(Commits):
@@ -43,7 +44,7 @@ class Workers(Commits):
         sequence, worker.sequence = worker.sequence, worker.sequence + 1
         sample = Sample(sequence, 0, worker.number, worker.first_rank, decode_blocks, prefill_tokens, None)
         for line, process in self._lines(worker):
-            process.later(200, partial(line.frame, line.connection, sample, sequence))
+            process.later(200, partial(line.frame, line.session, sample, sequence))
 
     def _lines(self, worker: SimWorker) -> Iterator[tuple[SimLine, OwnerProcess]]:
         """Connected subscriptions to a worker's publisher."""
@@ -78,11 +79,8 @@ class Workers(Commits):
         lease = self.rng.choice((0, 10_000, 3_000_000))
         for key, _ in worker.records() + worker.block_records():
             self.later(lease, partial(self.store.delete, key))
-        owner = self.owner
-        if owner is not None and owner.subscriptions is not None:
-            line = owner.subscriptions.lines.get((worker.namespace, worker.publisher))
-            if line is not None:
-                owner.later(self.rng.randint(0, 50_000), lambda: line.cut("closed"))
+        for line, process in self._lines(worker):
+            process.later(self.rng.randint(0, 50_000), partial(line.cut, "closed"))
         if self.rng.random() < 0.6:
             self.later(lease + self.rng.choice((50_000, 2_000_000)), lambda: self._come_back(worker))
 
@@ -117,7 +115,7 @@ class Workers(Commits):
                 continue
             heard = None if rng.random() < 0.02 else sample
             for _ in range(2 if rng.random() < 0.02 else 1):
-                process.later(200, partial(line.frame, line.connection, heard, sequence))
+                process.later(200, partial(line.frame, line.session, heard, sequence))
 
     def has_engine(self, publisher: tuple[str, int]) -> bool:
         """Whether somebody publishes block events under this name."""
@@ -169,4 +167,4 @@ class Workers(Commits):
             line = process.blocks.lines.get(engine.key)
             if line is not None and rng.random() > 0.03:
                 for _ in range(2 if rng.random() < 0.03 else 1):
-                    process.later(200, partial(line.frame, line.connection, sequence, events))
+                    process.later(200, partial(line.frame, line.session, sequence, events))

@@ -18,6 +18,7 @@ from ingest.log.claim import (
     Won,
 )
 from ingest.log.log_clock import OwnerSeen
+from ingest.log.standby import YOUNG_US
 from projections.events.control import LaneOpened, Pinged
 from projections.events.envelope import Record
 from projections.events.kinds import Kind
@@ -127,6 +128,7 @@ class Standby:
 
     def __init__(self, last: OwnerSeen | None = None) -> None:
         self.claim = Claim(A, 0, stands_by=True, replica=b"replica-number-1")
+        self.claim._vigil.begun_at = -YOUNG_US  # it has listened for long
         self.now = 0
         self.last = last
         self.told: list[object] = []

@@ -174,7 +174,7 @@ def test_a_standby_owns_once_the_owner_was_silent_and_not_before() -> None:
 def test_of_two_standbys_one_owns_and_the_other_waits_on() -> None:
     log = MemoryLog()
     one, two = Waiting(log, A), Waiting(log, B)
-    for _ in range(30):
+    for _ in range(40):
         one.pass_time(100_000)
         two.pass_time(100_000)
         if one.owns:
@@ -187,7 +187,7 @@ def test_of_two_standbys_one_owns_and_the_other_waits_on() -> None:
 def test_an_owner_that_was_a_standby_hears_of_the_claim_that_superseded_it() -> None:
     log = MemoryLog()
     one = Waiting(log, A)
-    one.pass_time(2_500_000)
+    one.pass_time(3_500_000)
     assert one.owns
     log.commit([encode_record(9_000_000, B, 0, 1, LaneOpened(2, 0, A, "takeover"))])
     one.pass_time(100_000)
@@ -206,7 +206,7 @@ def test_a_standby_whose_ping_is_unclear_goes_on_standing_by() -> None:
     assert [type(effect) for effect in effects] == [Reclaim]
     standby.ownership.begin("restart")
     assert log.end_offset() == 1, "it claimed nothing"
-    standby.pass_time(2_500_000)
+    standby.pass_time(3_500_000)
     assert standby.owns
     assert standby.appender.writer == B
 
@@ -214,7 +214,7 @@ def test_a_standby_whose_ping_is_unclear_goes_on_standing_by() -> None:
 def test_what_is_read_a_second_time_is_passed_over() -> None:
     log = MemoryLog()
     standby = Waiting(log, A)
-    standby.pass_time(2_500_000)
+    standby.pass_time(3_500_000)
     assert standby.owns
     standby.ownership.on_batches(log.read(0, 1 << 30))
     assert not standby.failed

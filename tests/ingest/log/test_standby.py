@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.log.standby import PING_EVERY_US, PING_LOST_US, SILENT_US, SLOW_US, Vigil
+from ingest.log.standby import (
+    PING_EVERY_US,
+    PING_LOST_US,
+    SILENT_US,
+    SLOW_US,
+    YIELD_US,
+    YOUNG_US,
+    Vigil,
+)
 
 S = 1_000_000
 TRIP = 20_000
+
+
+def grown_up() -> Vigil:
+    """One that has listened for long."""
+    vigil = Vigil(-YOUNG_US)
+    vigil.begin_anew(0)
+    return vigil
 
 
 def watched(vigil: Vigil, start: int, stop: int, trip: int = TRIP) -> int | None:
@@ -27,25 +42,29 @@ def watched(vigil: Vigil, start: int, stop: int, trip: int = TRIP) -> int | None
 
 @pytest.mark.req("EVS-16")
 def test_two_round_trips_within_two_seconds_of_silence_allow_a_claim() -> None:
-    assert watched(Vigil(0), 0, 10 * S) == SILENT_US
+    assert watched(grown_up(), 0, 10 * S) == SILENT_US
+
+
+def test_a_young_standby_lets_an_older_one_go_first() -> None:
+    assert watched(Vigil(0), 0, 10 * S) == SILENT_US + YIELD_US
 
 
 def test_an_owner_that_speaks_each_second_is_never_claimed_from() -> None:
-    vigil = Vigil(0)
+    vigil = grown_up()
     for second in range(30):
         assert watched(vigil, second * S, (second + 1) * S) is None
         vigil.begin_anew((second + 1) * S)
 
 
 def test_who_reads_no_ping_back_is_the_one_that_is_cut_off() -> None:
-    vigil = Vigil(0)
+    vigil = grown_up()
     for now in range(0, 60 * S, 100_000):
         vigil.due_ping(now)
         assert not vigil.may_claim(now)
 
 
 def test_pings_of_a_stalled_log_that_come_back_at_once_do_not_count() -> None:
-    vigil = Vigil(0)
+    vigil = grown_up()
     first = vigil.due_ping(0)
     assert first == 1
     assert vigil.due_ping(5 * S) is None, "the next one waits for it"
@@ -55,11 +74,11 @@ def test_pings_of_a_stalled_log_that_come_back_at_once_do_not_count() -> None:
 
 
 def test_a_slow_round_trip_begins_the_silence_anew() -> None:
-    assert watched(Vigil(0), 0, 60 * S, trip=SLOW_US + 200_000) is None
+    assert watched(grown_up(), 0, 60 * S, trip=SLOW_US + 200_000) is None
 
 
 def test_a_ping_from_before_the_silence_does_not_count() -> None:
-    vigil = Vigil(0)
+    vigil = grown_up()
     assert vigil.due_ping(0) == 1
     vigil.begin_anew(10_000)
     vigil.ping_read(1, TRIP)
@@ -72,7 +91,7 @@ def test_a_ping_from_before_the_silence_does_not_count() -> None:
 
 
 def test_a_ping_that_is_lost_is_followed_by_another_in_time() -> None:
-    vigil = Vigil(0)
+    vigil = grown_up()
     assert vigil.due_ping(0) == 1
     assert vigil.due_ping(PING_LOST_US - 1) is None
     assert vigil.due_ping(PING_LOST_US) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from ingest.subscriptions.held_frames import Fact, HeldFrames
 from ingest.subscriptions.supervisor import SubscriptionRow
-from ingest.subscriptions.takeover import Takeover, take_over
+from ingest.subscriptions.takeover import Takeover, said_again, take_over
 from projections.events.signals import (
     Family,
     FrameRefused,
@@ -208,3 +208,13 @@ def test_events_from_before_a_break_are_told_too() -> None:
     first, last = of_kv(takeover)
     assert isinstance(first, KvBatchReceived)
     assert last == changed(BACKOFF, 4, Family.KV)
+
+
+def test_an_owner_that_claimed_anew_says_where_its_subscriptions_stand_and_drops_nothing() -> None:
+    script = log_of()
+    for fact in said_again([row(connection=6), row(Family.KV, state=BACKOFF, connection=4)]):
+        script.say(fact)
+    held = script.fold.state.status.subscriptions
+    assert held[int(Family.LOAD), *LOAD].state == CONNECTED
+    assert held[int(Family.KV), *KV].state == BACKOFF
+    assert script.fold.state.load.sample(NS, 2, 0) is not None
