@@ -33,7 +33,11 @@ class ProcessGroup:
     def __init__(self, loaded: LoadedConfig, data: Path, routers: int) -> None:
         """Raises OSError where an address is taken, AddressFault for a Unix socket: it has one listener."""
         self._held: list[socket.socket] = []
-        addresses = [self._hold(text) for text in loaded.config.server.bind_address]
+        try:
+            addresses = [self._hold(text) for text in loaded.config.server.bind_address]
+        except BaseException:
+            self._let_go()
+            raise
         common = ["--data", str(data)]
         if loaded.path is not None:
             common += ["-c", str(loaded.path)]
@@ -54,8 +58,7 @@ class ProcessGroup:
         log.info("stopping", routers=len(self.routers))
         await asyncio.gather(*(child.stop(ROUTER_GRACE_S) for child in self.routers))
         await self.ingest.stop(INGEST_GRACE_S)
-        for held in self._held:
-            held.close()
+        self._let_go()
         return self._status
 
     def stop(self) -> None:
@@ -70,6 +73,10 @@ class ProcessGroup:
         if starts == 1 and status in (2, 3) and lived_s < FIRST_START_S:
             self._status = status
             self._stopping.set()
+
+    def _let_go(self) -> None:
+        for held in self._held:
+            held.close()
 
     def _hold(self, text: str) -> str:
         bind = read_bind(text)

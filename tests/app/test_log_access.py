@@ -41,7 +41,7 @@ def test_what_is_written_is_read_by_the_owner_and_by_readers_of_their_own(owned:
 
 @pytest.mark.req("EVS-10")
 def test_other_processes_append_through_its_socket_and_are_counted(owned: OwnedLog) -> None:
-    store = SocketStore(owned.data / SOCKET_NAME, owned.open_reader())  # type: ignore[arg-type]
+    store = SocketStore(owned.data / SOCKET_NAME, owned.open_reader())
     try:
         assert store.commit([record(5)]) == 0
         figures = owned.figures()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from app import reloading
 from app.config_adoption import adoptable_settings
@@ -19,6 +20,7 @@ from projections.events.discovery import KeysDropped, PassBegan
 from projections.events.held import SettingsHeld
 from projections.events.picks import PickMade
 from tests.app.main_site import Run, Site, site_in, until
+from tests.app.two_processes import two_running
 
 
 @pytest.fixture
@@ -186,6 +188,84 @@ async def test_two_changes_in_one_moment_are_two_versions_and_the_later_holds(si
         assert reloading.loaded.config.dynamo.load.max_staleness.us == 900_000
     adopted = [(one.version, one.pick.max_staleness_us) for one in site.facts(ConfigAdopted)]
     assert adopted == [(1, 3_000_000), (2, 900_000), (3, 800_000), (4, 900_000)]
+
+
+def router_file(site: Site, how: Callable[[dict[str, Any]], object]) -> LoadedConfig:
+    """A router's own file beside the site's."""
+    config = copy.deepcopy(site.config)
+    how(config)
+    file = site.folder / "router.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return load_config(file, environment={})
+
+
+def with_key(config: dict[str, Any], key: str) -> None:
+    config["api_keys"] = {"mode": "blocking", "keys": [{"id": "one", "key": key}]}
+
+
+def key_of(run: Run) -> str:
+    assert run.process.service is not None
+    (key,) = run.process.service.frontage.settings.keys
+    return key.key
+
+
+@pytest.mark.req("REL-02", "EVS-10")
+async def test_a_router_follows_what_the_owner_adopts_and_keeps_what_is_its_own(site: Site) -> None:
+    with_key(site.config, "of-the-owner")
+    site.write(site.config)
+
+    def own(config: dict[str, Any]) -> None:
+        with_key(config, "of-the-router")
+        config["checkpoints"]["every"] = "90s"
+        config["dynamo"]["load"]["max_staleness"] = "1s"
+
+    async with two_running(site, router_file(site, own)) as (owner, router):
+        reloading = router.process.reloading
+        await until(lambda: reloading.version == 1, "what is in force is followed from the start")
+        in_force = reloading.loaded.config
+        assert in_force.dynamo.load.max_staleness.us == 3_000_000, "the owner's file is in force"
+        assert in_force.checkpoints.every.us == 90_000_000, "what takes a restart is its own"
+        assert in_force.server.bind_address == ("127.0.0.1:0",)
+        await changed(site, owner, lambda config: config["dynamo"]["load"].update(max_staleness="700ms"))
+        await until(lambda: reloading.version == 2, "it follows")
+        assert reloading.loaded.config.dynamo.load.max_staleness.us == 700_000
+        assert reloading.loaded.config.checkpoints.every.us == 90_000_000
+        assert key_of(router) == "of-the-router"
+        assert not site.facts(ConfigProposed), "following proposes nothing"
+    for path in site.data.rglob("*"):
+        assert not path.is_file() or b"of-the-" not in path.read_bytes(), path
+
+
+@pytest.mark.req("CFG-19", "REL-17", "EVS-10")
+async def test_settings_put_at_a_router_are_adopted_by_the_owner(site: Site) -> None:
+    async with two_running(site) as (owner, router):
+        shown = (await router.get("/admin/config"))[1]
+        shown["dynamo"]["load"]["max_staleness"] = "2s"
+        status, told = await router.put_config(shown)
+        assert (status, told["version"]) == (200, 2)
+        await until(lambda: owner.process.reloading.version == 2, "in force at the owner too")
+        for run in (owner, router):
+            assert run.process.reloading.loaded.config.dynamo.load.max_staleness.us == 2_000_000
+        assert (await router.chat("behind-it"))[0] == 200
+    (proposed,) = site.facts(ConfigProposed)
+    assert proposed.replica == router.process.replica
+    assert [one.proposed_by for one in site.facts(ConfigAdopted)] == ["start", proposed.replica.hex()]
+    assert site.facts(PickMade)[-1].config_version == 2
+    assert site.verified().different == 0
+
+
+@pytest.mark.req("REL-02", "EVS-10")
+async def test_a_file_that_changed_at_a_router_is_proposed(site: Site) -> None:
+    loaded = router_file(site, lambda config: None)
+    async with two_running(site, loaded) as (owner, router):
+        await until(lambda: router.process.reloading.version == 1, "in force")
+        router_file(site, lambda config: config["dynamo"].update(picker="round_robin"))
+        await until(lambda: owner.process.reloading.version == 2, "adopted")
+        await until(lambda: router.process.reloading.version == 2, "followed")
+        for run in (owner, router):
+            assert run.process.reloading.loaded.config.dynamo.picker == "round_robin"
+    assert len(site.facts(ConfigProposed)) == 1
+    assert len(site.facts(ConfigAdopted)) == 2
 
 
 class Parts:
