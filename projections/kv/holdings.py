@@ -72,7 +72,7 @@ class Holdings(RunTree):
         if not depth:
             slot.runs[run] = None
         run.lengthen_prefix(bit, depth, end)
-        if end == run.size:
+        if end == run.size and run.sole is not None:
             run.close()
         names, tokens = run.sums_between(depth, end)
         slot.names_sum += names

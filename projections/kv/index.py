@@ -117,7 +117,7 @@ class Index(Holdings):
         """
         owner = self.slots[slot]
         if parent is None:
-            return self._store(owner, parent, tokens, engines)
+            return self._store(owner, None, None, tokens, engines)
         canonical = self.canonical
         run = canonical.get(parent)
         if run is not None and run.sole is owner and run.names.endswith(parent):
@@ -135,7 +135,7 @@ class Index(Holdings):
                 if count == 1 and engines not in canonical:
                     canonical[engines] = run
                 elif not self._claim(words(engines), run):
-                    return self._store(owner, parent, tokens, engines)
+                    return self._store(owner, parent, run, tokens, engines)
                 run.names += engines
                 run.tokens += tokens
                 run.size = size
@@ -145,22 +145,37 @@ class Index(Holdings):
                 if size == self._run_blocks:
                     run.seal()
                 return APPLIED
-        return self._store(owner, parent, tokens, engines)
+        return self._store(owner, parent, run, tokens, engines)
 
-    def _store(self, owner: Slot, parent: bytes | None, tokens: bytes, engines: bytes) -> Stored:
-        """Apply the event in as large pieces as can be, and block by block from the first odd one on."""
+    def _store(
+        self, owner: Slot, parent: bytes | None, known: Run | None, tokens: bytes, engines: bytes
+    ) -> Stored:
+        """Apply the event in as large pieces as can be, and block by block from the first odd one on.
+
+        known: the run of which `parent` is a canonical name.
+        """
         if self._dead_runs or self._dead_names or len(owner.names_in) > PENDING_BYTES_MAX:
             self._tidy(owner)
         run, at = self.root, 0
         if parent is not None:
-            place = self._place(owner, parent)
-            if place is None:
+            if owner.elsewhere:
+                known = owner.elsewhere.get(parent) or known
+            at = 0 if known is None else known.place_of(owner, parent) + 1
+            if known is None or not at:
                 return Stored(StoreResult.ORPHAN, len(engines) >> 3)
-            run, at = place
-            at += 1
+            run = known
         done, end = 0, len(tokens)
         refused = 0
         careful = False
+        if at == run.size:
+            kid = run.kids.get(tokens[:8])
+            if kid is not None:
+                run, at = kid, 0
+        if at < run.size and end and run.tokens.startswith(tokens, at << 3):
+            # what another slot stored before, all of it in one run
+            taken = self._hold(owner, run, at, engines, careful)
+            at += taken
+            done = taken << 3
         while done < end:
             stop = done + 8 if careful else end
             if careful and engines[done:stop] == (engines[done - 8 : done] if done else parent):
