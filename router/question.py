@@ -23,9 +23,9 @@ from router.rotations import Rotations
 
 MESSAGE_TOKENS = 4  # a message's role and separators
 CHARACTERS_PER_TOKEN = 4
-
-
 HASH_BYTES = 8
+COUNTED_AT_ONCE = 1 << 16  # characters; no call holds the interpreter for a millisecond
+_SHAPE = bytes(0x20 if chr(code).isspace() and code < 128 else 0x78 for code in range(256))
 
 
 class PromptFacts(NamedTuple):
@@ -67,7 +67,7 @@ class _Text:
     def add(self, text: object) -> None:
         if isinstance(text, str):
             self.characters += len(text)
-            self.words += len(text.split())
+            self.words += word_count(text)
 
 
 def estimate_tokens(document: Mapping[str, Any]) -> int:
@@ -94,6 +94,21 @@ def estimate_tokens(document: Mapping[str, Any]) -> int:
         extra += _ceil_div(_json_length(tools), CHARACTERS_PER_TOKEN)
     words = max(_ceil_div(text.characters, CHARACTERS_PER_TOKEN), _ceil_div(text.words * 4, 3))
     return max(1, words + extra)
+
+
+def word_count(text: str) -> int:
+    """As len(text.split()), without a list of the words: half of the time, and in short steps."""
+    words, is_within = 0, False
+    for at in range(0, len(text), COUNTED_AT_ONCE):
+        piece = text[at : at + COUNTED_AT_ONCE]
+        if piece.isascii():
+            shape = piece.encode("ascii").translate(_SHAPE)  # blanks and x
+            words += shape.count(b" x") + shape.startswith(b"x")
+        else:
+            words += len(piece.split())
+        words -= is_within and not piece[0].isspace()  # counted in the piece before
+        is_within = not piece[-1].isspace()
+    return words
 
 
 def _add_content(text: _Text, content: object) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from aiohttp import web
 
+from projections.bounds import KIB
 from projections.events.held import SettingsHeld
 from projections.events.picks import EndStatus, Fault
 from projections.identity import WorkerKey
@@ -28,7 +29,7 @@ from router.dispatch.shim_client import Begun, NotServed, Order, Tries
 from router.dispatch.shim_pools import Eligibility
 from router.dispatch.usage import NO_USAGE, TAIL_BYTES, Usage, usage_of
 from router.ingress.answers import RelayedAnswer, error_answer
-from router.ingress.bodies import read_body, with_token_data
+from router.ingress.bodies import ChatBody, read_body, with_token_data
 from router.ingress.client_body import read_client_body
 from router.ingress.errors import ErrorCode, RequestRefused, error_event
 from router.ingress.models import why_not_served
@@ -46,6 +47,7 @@ from router.question import NO_PROMPT, PromptFacts, estimate_tokens, served_mode
 from router.service import Frontage, RouterService
 
 RETRY_AFTER_DEFAULT: Final = "1"
+READ_HERE_BYTES_MAX: Final = 256 * KIB  # read in some two milliseconds
 STUCK_CLIENT_GRACE_S: Final = 1.0  # after the total deadline, for the error event to go out
 
 
@@ -130,7 +132,7 @@ class Passage:
             headers.get("Authorization"), headers.get("X-API-Key"), time.time()
         )
         data = await read_client_body(request, settings.body_bytes_max, settings.deadlines.body_us / 1e6)
-        body = read_body(data, discloses=self._discloses, metadata_upload=settings.allow_metadata_upload)
+        body, tokens = await self._read(data)
         order = Order(
             path=self._path,
             request_id=self.request_id,
@@ -147,7 +149,18 @@ class Passage:
             prompt = await self._service.read_prompt(
                 self._held, body.document, headers, self._path, body.model, eligible
             )
-        return order, estimate_tokens(body.document), prompt
+        return order, tokens, prompt
+
+    async def _read(self, data: bytes) -> tuple[ChatBody, int]:
+        """The body and the estimate of its prompt's tokens. A large body is read beside the event loop."""
+        if len(data) <= READ_HERE_BYTES_MAX:
+            return self._read_at_once(data)
+        return await asyncio.to_thread(self._read_at_once, data)
+
+    def _read_at_once(self, data: bytes) -> tuple[ChatBody, int]:
+        uploads = self._frontage.settings.allow_metadata_upload
+        body = read_body(data, discloses=self._discloses, metadata_upload=uploads)
+        return body, estimate_tokens(body.document)
 
     # pinned
 

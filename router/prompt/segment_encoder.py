@@ -19,13 +19,15 @@ model on each piece.
 from __future__ import annotations
 
 import json
+import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from projections.bounds import SPECIAL_TOKENS_MAX
 from router.prompt.segment_memo import SplitPlan, Splitter
 
+BATCH_CHARACTERS: Final = 2_048  # encoded in half a millisecond, after which others have their turn
 _PIECES: Final = (
     "user",
     " a",
@@ -72,7 +74,10 @@ class SegmentEncoder:
         """The tokens of segments. Each is (whether it is the text's first, its text)."""
         lead = self._lead
         texts = [text if first or lead is None else lead + text for first, text in segments]
-        rows = [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        rows: list[list[int]] = []
+        for batch in _batches(texts):
+            rows += [one.ids for one in self._tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+            os.sched_yield()  # an event loop that waits for this core goes first
         if lead is not None:
             rows = [row if first else row[1:] for row, (first, _) in zip(rows, segments, strict=True)]
         tokens = array("I")
@@ -105,6 +110,20 @@ class SegmentEncoder:
             rows.append(encoded.tokens[at : at + 4 * count])
             at += 4 * count
         return rows
+
+
+def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """The texts in turn, each batch as long as BATCH_CHARACTERS, or a text more."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
 
 
 def _plan_of(tokenizer: Any) -> SplitPlan:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from projections.events.control import KvPickSettings, PickSettings
 from projections.events.picks import AbsentCause, KvResult, Outcome, PhaseOutcome
+from router import question
 from router.question import (
     PromptFacts,
     block_hashes_of,
@@ -17,6 +18,7 @@ from router.question import (
     estimate_tokens,
     freeze_question,
     served_model,
+    word_count,
 )
 from router.rotations import Rotations
 
@@ -58,6 +60,26 @@ def user(content: Any) -> dict[str, Any]:
 )
 def test_estimate_of_every_legal_shape(document: dict[str, Any], tokens: int) -> None:
     assert estimate_tokens(document) == tokens
+
+
+@pytest.mark.req("PICK-03")
+@given(
+    st.lists(st.sampled_from([*"ab \t\n\x0b\x1c\x1f\x7f\x85\xa0é\u2003語🙂", "ab cd"]), max_size=30).map(
+        "".join
+    )
+)
+def test_words_are_counted_as_if_split(text: str) -> None:
+    assert word_count(text) == len(text.split())
+    for step in range(1, 5):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(question, "COUNTED_AT_ONCE", step)
+            assert word_count(text) == len(text.split())
+
+
+def test_every_character_of_ascii_is_a_blank_or_is_not() -> None:
+    for code in range(128):
+        text = f"a{chr(code)}b"
+        assert word_count(text) == len(text.split())
 
 
 JSON = st.recursive(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from projections.events.kinds import KIND_OF_FACT
 from projections.events.picks import EndStatus, Fault, KvResult, PickMade
 from projections.load.ledger import Ledger
 from projections.registry.fleet import Fleet, Role
+from router.ingress import chat
 from router.metrics import ErrorPhase, RoutingPath
 from router.question import PromptFacts
 from router.settings import BreakerSettings, DeadlineSettings, KeySettings, PromptSettings, RouterSettings
@@ -69,6 +71,31 @@ async def test_chat_is_pinned_to_the_picked_pair_and_answered(stream: bool, path
         (pick,) = router.log.picks
         assert (pick.own_seq, end.own_seq, pick.pick_id) == (0, 2, end.pick_id)
         assert seen.header("x-request-id") == pick.question.request_id == answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(("characters", "is_here"), [(100, True), (300_000, False)])
+async def test_a_large_body_is_read_beside_the_event_loop(
+    characters: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    for name in ("read_body", "estimate_tokens"):
+        honest = getattr(chat, name)
+
+        def spied(*given: Any, honest: Any = honest, **named: Any) -> Any:
+            threads.append(threading.get_ident())
+            return honest(*given, **named)
+
+        monkeypatch.setattr(chat, name, spied)
+    frontend = FakeFrontend(aggregated={31: 1})
+    async with running(frontend), rig(ALONE, pair_settings(frontend)) as router:
+        content = "x" * characters
+        answer, _ = await router.chat(messages=[{"role": "user", "content": content}])
+        assert answer.status == 200
+        assert [thread == threading.get_ident() for thread in threads] == [is_here] * 2
+        (pick,) = router.log.picks
+        assert pick.question.estimated_tokens == characters // 4 + 4
+        answer, _ = await router.chat(data=b'{"model": "x"' + b" " * characters)
+        assert answer.status == 400
 
 
 @pytest.mark.req("SHIM-07")

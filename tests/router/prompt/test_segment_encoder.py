@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from router.prompt import segment_encoder
 from router.prompt.segment_encoder import SegmentEncoder, TokenizerRefused
 from router.prompt.segment_memo import SegmentMemo, Splitter
 from tests.router.prompt.tokenizer_files import KINDS, SPECIAL, plain_tokenizer, tokenizer_file
@@ -98,6 +99,19 @@ def test_tokens_that_take_blanks_along_are_no_places_to_cut() -> None:
     plan = encoder("tokens_that_take_blanks").plan
     assert "<|im_start|>" in plan.tokens
     assert not {"<|end|>", "<|user|>", "<mask>"} & set(plan.tokens)
+
+
+def test_others_have_a_turn_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    monkeypatch.setattr(segment_encoder.os, "sched_yield", lambda: turns.append(1))
+    size = segment_encoder.BATCH_CHARACTERS
+    texts = ["x" * (size // 2), "y " * size, "", "z", "z" * size, "end"]
+    one = encoder("byte_level")
+    encoded = one.encode([(False, text) for text in texts])
+    assert len(turns) == 3
+    alone = [one.encode([(False, text)]) for text in texts]
+    assert encoded.tokens == b"".join(piece.tokens for piece in alone)
+    assert encoded.counts == array("I", [piece.counts[0] for piece in alone])
 
 
 def test_truncation_and_padding_of_the_file_do_not_count() -> None:
