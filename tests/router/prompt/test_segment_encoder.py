@@ -103,7 +103,7 @@ def test_tokens_that_take_blanks_along_are_no_places_to_cut() -> None:
 
 def test_others_have_a_turn_between_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[int] = []
-    monkeypatch.setattr(segment_encoder.os, "sched_yield", lambda: turns.append(1))
+    monkeypatch.setattr("os.sched_yield", lambda: turns.append(1))
     size = segment_encoder.BATCH_CHARACTERS
     texts = ["x" * (size // 2), "y " * size, "", "z", "z" * size, "end"]
     one = encoder("byte_level")
