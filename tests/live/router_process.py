@@ -111,7 +111,14 @@ def pool_config(
 class RouterProcess:
     """One router that may be started again on the same data directory."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], port: int, command: str = "serve") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        port: int,
+        command: str = "serve",
+        options: tuple[str, ...] = (),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = port
@@ -121,6 +128,7 @@ class RouterProcess:
         self.write(self.config)
         self._nursery = Nursery()
         argv = [sys.executable, "-m", "app", command, "-c", str(self.file), "--data", str(self.data)]
+        argv += options
         env = {key: value for key, value in os.environ.items() if not key.startswith("PICKLOG__")}
         self._child = self._nursery.add(Child("router", argv, env, folder / "router.log", REPOSITORY))
 
