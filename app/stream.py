@@ -16,10 +16,12 @@ The door of the library `faust`. Source: decision 48.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,28 @@ HEARTBEAT_S = 2.0
 PREPARE_PAUSE_S = 2.0
 ROLL_UP_EVERY_S = 1.0
 STOP_S_MAX = 10.0
+SAID_EVERY_S = 30.0
 BUFFER_MESSAGES = 4_096  # read ahead, of all partitions
+
+
+class Seldom(logging.Filter):
+    """Lets one line of a library through in SAID_EVERY_S: it tells each of its retries, many a second."""
+
+    def __init__(self, library: str, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._library = library
+        self._now = now
+        self._said_at: float | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See logging."""
+        if record.name.partition(".")[0] != self._library:
+            return True
+        now = self._now()
+        if self._said_at is not None and now - self._said_at < SAID_EVERY_S:
+            return False
+        self._said_at = now
+        return True
 
 
 class StreamProcess:
@@ -209,6 +232,8 @@ def stream_worker(config: Config, data: Path, web_port: int | None) -> int:
 
 
 async def _work(place: KafkaPlace, rollups: str, sink: SinkSettings, settings: StreamSettings) -> int:
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Seldom("aiokafka"))
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
     with tempfile.TemporaryDirectory(prefix="picklog-stream-") as folder:

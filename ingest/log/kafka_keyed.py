@@ -16,6 +16,7 @@ Source: decision 48.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -119,6 +120,8 @@ class KeyedSend:
     @classmethod
     async def open(cls, place: KafkaPlace, patience_s: float) -> KeyedSend:
         """Reach the cluster. Raises TopicRefused, KafkaUnreachable."""
+        # The library logs every retry by names of its own; what matters arrives as an exception.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
         with _translated():
             producer = AIOKafkaProducer(
                 **client_options(place),

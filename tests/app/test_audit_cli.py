@@ -147,3 +147,19 @@ def test_without_a_word_it_follows_a_data_directory(
     assert loaded is not None
     cli.run(["audit", "--data", str(site), "--bind", "127.0.0.1:0"])
     assert calls[1][3] == ("127.0.0.1:0",)
+
+
+@pytest.mark.parametrize(
+    ("audit", "told"),
+    [
+        ({}, "audit.sink is not stream: the follower writes into the database itself"),
+        ({"sink": "stream"}, "log.kafka.bootstrap_servers: is empty, and audit.sink is stream"),
+    ],
+)
+def test_a_stream_worker_is_refused_where_the_configuration_has_none(
+    audit: dict[str, str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"audit": audit}))
+    assert cli.run(["audit", "stream", "-c", str(file)]) == EXIT_USAGE
+    assert told in capsys.readouterr().err

@@ -65,3 +65,20 @@ async def test_an_address_that_cannot_be_used_is_told_and_ends_nothing(
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert [line["event"] for line in lines] == ["no audit is written"]
+
+
+async def test_with_stream_workers_nothing_is_written_but_the_topic(tmp_path: Path) -> None:
+    """Kafka is away: that is told, rows wait in the log, and nobody makes a database."""
+    data = written(eventful(), tmp_path / "data")
+    kafka = {"bootstrap_servers": ["127.0.0.1:1"]}
+    config, _ = check_data({"audit": {"sink": "stream"}, "log": {"kafka": kafka}}, extras=frozenset())
+    with open_log(data) as opened, capture_logs() as lines:
+        following = asyncio.create_task(follow_audit(config, data, opened))
+        async with asyncio.timeout(60):
+            while not lines:  # noqa: ASYNC110  # the client library tells nobody
+                await asyncio.sleep(0.02)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    assert lines[0]["event"] == "the audit does not go on"
+    assert lines[0]["cause"].startswith("Kafka cannot be reached")
+    assert not (data / "audit.sqlite").exists()

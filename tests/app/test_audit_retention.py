@@ -12,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.audit_database import connected, upgrade, writing_engine
 from app.audit_retention import STRETCH_PICKS, Retention
 from app.audit_rows import AuditRows
-from app.audit_writer import AuditWriter
-from app.sql_tables import dispatch_ends, pick_candidates, picks, workers
+from app.audit_writer import AuditWriter, Insert
+from app.sql_tables import dispatch_ends, pick_candidates, picks, rollups, stream_changes, workers
+from projections.audit.rollups import roll_up
 from projections.audit.rows import WorkerBegan, WorkerEnded, WorkerVersion
 from projections.audit.translation import end_row, pick_row
 from projections.events.picks import DispatchEnded
@@ -91,3 +92,14 @@ async def test_it_is_done_in_time_and_by_itself(engine: AsyncEngine) -> None:
     await fill(engine, 9)
     await retention.due(81)
     assert await count(engine, picks) > 2  # not due again for a minute
+
+
+async def test_roll_ups_outlive_their_picks_and_changes_of_rows_do_not(engine: AsyncEngine) -> None:
+    await fill(engine, 10)
+    async with connected(engine) as connection:
+        for offset in (4, 100_000):
+            change = ("gap", "", "", 1, "gap", offset, 0, offset)
+            await Insert(stream_changes, engine.dialect)(connection, [change])
+        await Insert(rollups, engine.dialect)(connection, [tuple(roll_up(0, "tiny", []))])
+    assert await Retention(engine, 4_500_000, None).take_away()
+    assert (await count(engine, stream_changes), await count(engine, rollups)) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from app.config_findings import ConfigError
 from app.config_load import check_data
 from app.config_storage import StreamSettings
-from app.stream import credentials, faust_app
+from app.stream import SAID_EVERY_S, Seldom, credentials, faust_app
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
 from tests.live.certificates import Authority
 
@@ -74,3 +75,19 @@ def test_a_stream_without_brokers_is_refused_and_an_open_web_view_is_warned_of()
     told = [finding.message for finding in report.warnings]
     assert "lets other machines see a worker's web view" in told
     assert not [text for text in told if "not in this release" in text]
+
+
+def test_of_the_client_library_one_line_is_let_through_now_and_then() -> None:
+    now = [100.0]
+    seldom = Seldom("aiokafka", lambda: now[0])
+
+    def passes(name: str) -> bool:
+        return seldom.filter(logging.LogRecord(name, logging.ERROR, "", 0, "x", None, None))
+
+    assert [passes("aiokafka"), passes("aiokafka.consumer.fetcher"), passes("faust")] == [True, False, True]
+    now[0] += SAID_EVERY_S
+    assert [passes("aiokafka.consumer.fetcher"), passes("aiokafka"), passes("aiokafkaish")] == [
+        True,
+        False,
+        True,
+    ]

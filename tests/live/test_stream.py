@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,8 +26,9 @@ from app.audit_sink import AuditSink
 from app.log_places import open_log
 from app.rollup_writer import RollupWriter
 from app.stream_writer import StreamWriter, Stretch
+from deploy.demo.addresses import free_port
 from ingest.log.kafka_keyed import KeyedSpans, prepare_keyed
-from ingest.log.kafka_settings import KafkaPlace, TopicRefused
+from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
 from projections.events.ports import LogReader
 from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url
 from tests.app.stream_site import LOG, Story, rolled_up, said, told, written_directly
@@ -62,11 +64,14 @@ class Site:
         self.place = place
         self.url = url
         self.folder = folder
+        self.web_port = 0
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def configure(self, group: str = "first") -> None:
+        security = {name: text for name, text in self.place.security._asdict().items() if text is not None}
         section = {
             "bootstrap_servers": list(self.place.servers),
+            "security": security,
             "audit_topic": self.place.topic,
             "rollups_topic": f"{self.place.topic}.rollups",
             "replication_factor": 1,
@@ -82,6 +87,7 @@ class Site:
 
     def start(self) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "app", "audit", "stream", "-c", str(self.folder / "config.json")]
+        argv += ["--web-port", str(self.web_port)]
         with (self.folder / f"worker-{len(self.workers)}.log").open("wb") as told:
             worker = subprocess.Popen(argv, stderr=told, stdout=told)
         self.workers.append(worker)
@@ -245,7 +251,16 @@ class Forgetful:
         await self._store.close()
 
 
-async def test_roll_ups_are_told_in_the_compacted_topic(site: Site) -> None:
+async def test_roll_ups_are_told_in_the_compacted_topic_by_a_worker_that_speaks_tls(
+    site: Site, kafka: KafkaBroker
+) -> None:
+    authority, client = kafka.folder / "tls" / "ca.pem", kafka.client
+    files = {"ca_cert": authority, "client_cert": client.certificate, "client_key": client.key}
+    security = KafkaSecurity("SSL", **{name: str(file) for name, file in files.items()})
+    plain = site.place
+    site.place = plain._replace(servers=(kafka.address("SSL"),), security=security)
+    site.web_port = free_port()
+    site.configure()
     story = Story(50, 80)
     story.rows.at += 3_600_000_000
     producer = AuditProducer(site.place, LOG)
@@ -258,14 +273,29 @@ async def test_roll_ups_are_told_in_the_compacted_topic(site: Site) -> None:
     await site.until(await messages(site.place))
     topic = f"{site.place.topic}.rollups"
     async with AIOKafkaConsumer(
-        topic, bootstrap_servers=site.place.servers, group_id=None, auto_offset_reset="earliest"
+        topic, bootstrap_servers=plain.servers, group_id=None, auto_offset_reset="earliest"
     ) as consumer:
         async with asyncio.timeout(ROWS_S_MAX):
             while len(heard) < len(wanted):
                 record = await consumer.getone()
                 heard[record.key] = orjson.loads(record.value)
     assert sum(row["picks"] for row in heard.values()) == len(story.rows.picks)
+    assert listening(site.web_port) == ["127.0.0.1"]
     assert site.stop() == [0]
+
+
+def listening(port: int) -> list[str]:
+    """Addresses of this machine on which somebody listens at a port, of IPv4 and IPv6."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, number = line.split()[1].split(":")
+        if line.split()[3] == "0A" and int(number, 16) == port:
+            found.append(socket.inet_ntoa(bytes.fromhex(address)[::-1]))
+    for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]:
+        address, number = line.split()[1].split(":")
+        if line.split()[3] == "0A" and int(number, 16) == port:
+            found.append(f"IPv6 {address}")
+    return found
 
 
 async def test_the_follower_goes_on_from_the_newest_mark_of_the_topic(topics: Topics) -> None:
