@@ -28,10 +28,11 @@ SETTINGS = REPOSITORY / "deploy" / "prometheus" / "prometheus.yml"
 class Prometheus:
     """One server that scrapes each second what prometheus.yml names.
 
-    places: target of that file -> where it is here; those that are not named are left out.
+    places: target of that file -> where it is here; those that are not named are left out. labels: False
+    adds none to the targets, as for a `serve`, whose group says by itself which process it is.
     """
 
-    def __init__(self, folder: Path, places: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, places: Mapping[str, str], labels: bool = True) -> None:
         binary = shutil.which("prometheus")
         if binary is None:
             missing("no prometheus on this machine: apt-get install prometheus")
@@ -43,6 +44,8 @@ class Prometheus:
         for job in settings["scrape_configs"]:
             for static in job["static_configs"]:
                 static["targets"] = [places[name] for name in static["targets"] if name in places]
+                if not labels:
+                    del static["labels"]
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
         port = free_port()
         self._url = f"http://127.0.0.1:{port}"

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.demo.addresses import free_port
 from deploy.demo.chats import Answer
 from deploy.demo.fleet import Fleet
 from tests.live.prometheus import Prometheus
-from tests.live.router_process import RouterProcess, until
+from tests.live.router_process import RouterProcess, pool_config, until
 
 EMPTY = {
     ("Decode blocks in use, by worker", "{{worker}} #{{dp_rank}}"),  # workers of these releases send none
@@ -18,18 +19,20 @@ EMPTY = {
 """Lines of panels that draw nothing before one `serve` and the demo's fleet."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[(), ("--routers", "2")], ids=["one process", "a group"])
 def site(
-    demo_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, demo_fleet: Fleet, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RouterProcess, Prometheus]]:
     folder = tmp_path_factory.mktemp("dashboards")
-    router = RouterProcess.before(demo_fleet, folder / "router")
+    port = free_port()
+    config = pool_config(demo_fleet, port)
+    config["checkpoints"]["every"] = "2s"
+    router = RouterProcess(folder / "router", config, port, options=request.param)
     prometheus: Prometheus | None = None
-    router.config["checkpoints"]["every"] = "2s"
-    router.write(router.config)
     try:
         router.start(models=2)
-        prometheus = Prometheus(folder / "prometheus", {"router-1:8080": f"127.0.0.1:{router.port}"})
+        places = {"router-1:8080": f"127.0.0.1:{router.port}"}
+        prometheus = Prometheus(folder / "prometheus", places, labels=False)
         answers: list[Answer] = []
 
         def is_scraped_after_traffic() -> bool:
