@@ -231,7 +231,7 @@ def backfill_command(
                 sink = AuditSink(
                     opened.reader,
                     opened.checkpoints,
-                    SinkSettings(url, None, None, limit),
+                    SinkSettings(url, None, None, limit, rollup_grace_us=0),
                     sink="backfill",
                     on_written=advance,
                     patient=False,

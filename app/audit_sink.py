@@ -186,6 +186,7 @@ class AuditSink:
         if known is not None and (known.offset < end or known.log_id != self._reader.log_id):
             check_mark(self._reader, known)  # a copy of the log may be older than the database
         await self.follow(end)
+        await store.roll_up_all()
         mark = await store.mark()
         if mark is not None:
             await follower.advance(mark.offset, mark.check)

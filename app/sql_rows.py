@@ -15,6 +15,8 @@ from app.audit_rows import AuditRows, SinkMark
 from app.audit_writer import SINK, AuditWriter
 from app.rollup_writer import RollupWriter
 
+LAST_US = 1 << 62  # behind every log time
+
 
 class SinkSettings(NamedTuple):
     """How a sink writes.
@@ -64,6 +66,11 @@ class SqlRows:
         await self._retention.due(rows.last[0])
         if self._rollups is not None:
             await self._rollups.due(rows.at)
+
+    async def roll_up_all(self) -> None:
+        """Roll up every window that has news, whatever the time. Raises AuditAway."""
+        while self._rollups is not None and await self._rollups.roll_up(LAST_US):
+            pass
 
     def of_follower(self) -> AuditWriter:
         """A writer for the same database under the follower's own mark."""

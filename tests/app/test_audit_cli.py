@@ -37,7 +37,8 @@ def test_backfill_writes_what_the_log_holds_and_says_how_much(tmp_path: Path, ca
     status, out, _ = audit(capfd, "backfill", "--log", data)
     assert status == EXIT_DONE
     assert f"from {data}, records 0 to " in out
-    assert len(run(rows(sqlite_url(data)))["picks"]) == 8
+    found = run(rows(sqlite_url(data)))
+    assert len(found["picks"]) == sum(row["picks"] for row in found["rollups"]) == 8
     status, again, _ = audit(capfd, "backfill", "--log", data, "--db", tmp_path / "other.sqlite")
     assert (status, again) == (EXIT_DONE, out)
     assert run(rows(sqlite_url(tmp_path, "other.sqlite"))) == run(rows(sqlite_url(data)))
