@@ -12,7 +12,8 @@ Four things are judged here, and none needs a wall clock:
   its own ping back is its lag. A pick counts its dispatch from asked_at + lag.
 * Readiness (decisions 47, 66). Never caught up, or records arrive while the lag is above a
   second, or the fold stopped or disagreed: unready. Nothing comes back at all: the log is
-  away for everybody, so a ready reader stays ready and says `degraded`.
+  away for everybody, so a ready reader stays ready and says `degraded`. The time in which
+  nothing came is nobody's lag, neither while it lasts nor when the log is back.
 * Agreement (decision 10). At each tick the digests are noted; the owner's notes, which
   ride in a later tick, must equal ours for the offset that they name.
 
@@ -38,6 +39,7 @@ from projections.notices import Notice
 PING_EVERY_US = 1 * SECOND_US
 PING_AGE_US_MAX = 2 * SECOND_US  # own ping read back within this: in touch with the log
 LAG_US_MAX = 1 * SECOND_US
+SILENCE_US = 1_500_000  # nothing for this long, where ticks and own pings come each second: an outage
 NOTES_KEPT_MAX = 64  # ticks whose own notes may still be asked for
 QUEUED_BYTES_MAX = 4 * COMMIT_BATCH_BYTES_MAX  # the shell pauses reading beyond it
 PINGS_UNDERWAY_MAX = 64
@@ -146,7 +148,9 @@ class Tail:
         self._ping_due_at = now_us
         self._ping_returned_at: int | None = None
         self._record_at: int | None = None
+        self._back_at = now_us  # when records came again behind the last outage
         self._lag_us = 0
+        self._judged_lag_us = 0  # of the same ping, without an outage
         self._caught_up = False
         self._notes: deque[TickNote] = deque(maxlen=NOTES_KEPT_MAX)
         self._agreed_offset = fold.mark.offset
@@ -170,6 +174,8 @@ class Tail:
     def on_batches(self, batches: Sequence[RecordBatch], now_us: int) -> list[Effect]:
         """Committed batches in offset order, beginning at `next_offset` or later."""
         if batches:
+            if self._record_at is not None and now_us - self._record_at > SILENCE_US:
+                self._back_at = now_us
             self._record_at = now_us
         for batch in batches:
             if self.stopped is StopReason.POISON:
@@ -249,8 +255,7 @@ class Tail:
             return Readiness(False, ("caught_up",), ())
         if self.is_log_away(now_us):
             return Readiness(True, (), ("log",))
-        oldest = min(self._pings.values(), default=now_us)
-        if max(self._lag_us, now_us - oldest) > LAG_US_MAX:
+        if max(self._judged_lag_us, self._overdue_us(now_us)) > LAG_US_MAX:
             return Readiness(False, ("lag",), ())
         return Readiness(True, (), ())
 
@@ -259,6 +264,12 @@ class Tail:
         return self._notes[-1] if self._notes else None
 
     # -- inside ----------------------------------------------------------------------
+
+    def _overdue_us(self, now_us: int) -> int:
+        """How long records have come while the oldest ping under way was not among them."""
+        heard_at = now_us if self._queue else self._record_at or 0
+        oldest = min(self._pings.values(), default=heard_at)
+        return heard_at - max(oldest, self._back_at)
 
     def _take(self, records_max: int) -> RecordBatch:
         batch = self._queue.popleft()
@@ -310,6 +321,7 @@ class Tail:
         for older in [n for n in self._pings if n < ping.number]:
             del self._pings[older]  # answered by a newer one: lost ones must not read as lag
         self._lag_us = max(0, now_us - sent)
+        self._judged_lag_us = now_us - max(sent, self._back_at)
         self._ping_returned_at = now_us
 
     def _tick(self, offset: int, tick: ClockTicked) -> list[Effect]:

@@ -138,9 +138,45 @@ def test_records_that_arrive_while_the_own_ping_does_not_make_it_unready() -> No
     lane.ping(0)
     lane.tail.on_tick(PING_EVERY_US)
     now = PING_EVERY_US + LAG_US_MAX + 1
-    lane.say(CheckpointDue("time"))
-    lane.read(now)
+    for at in (PING_EVERY_US, now):
+        lane.say(CheckpointDue("time"))
+        lane.read(at)
     assert lane.tail.readiness(now).missing == ("lag",)
+
+
+def test_records_that_wait_to_be_folded_are_lag_too() -> None:
+    lane = Lane()
+    lane.ping(0)
+    lane.say(CheckpointDue("time"))
+    lane.tail.on_batches(lane.log.read(lane.tail.next_offset, 1 << 20), PING_EVERY_US)
+    lane.tail.on_tick(PING_EVERY_US)
+    assert lane.tail.readiness(PING_EVERY_US + LAG_US_MAX + 1).missing == ("lag",)
+
+
+@pytest.mark.req("EVS-11", "EVS-17")
+@pytest.mark.parametrize("silence_ms", [400, 1_100, 1_600, 1_900, 2_100, 5_300, 60_000])
+def test_an_outage_of_any_length_never_makes_a_ready_reader_unready(silence_ms: int) -> None:
+    lane = Lane()
+    step, delay = 50_000, 80_000  # of the clock; between the return of the log and of the own pings
+    silent = range(10 * SECOND_US, 10 * SECOND_US + silence_ms * 1_000)
+    underway: list[Pinged] = []
+    lane.ping(0)
+    for now in range(step, silent.stop + 4 * SECOND_US, step):
+        underway += [
+            Pinged(ME, effect.number, effect.as_of)
+            for effect in lane.tail.on_tick(now)
+            if isinstance(effect, AppendPing)
+        ]
+        if now not in silent and now % 500_000 < step:
+            lane.say(CheckpointDue("time"))  # the owner is heard
+        if now not in silent and not silent.stop <= now < silent.stop + delay:
+            for ping in underway:
+                lane.say(ping, ME)
+            underway.clear()
+        lane.read(now)
+        readiness = lane.tail.readiness(now)
+        assert readiness.ready, (now, readiness)
+        assert readiness.degraded == (("log",) if lane.tail.is_log_away(now) else ())
 
 
 def test_a_lost_ping_does_not_read_as_lag_once_a_newer_one_is_back() -> None:
