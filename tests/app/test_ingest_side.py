@@ -240,3 +240,42 @@ async def test_a_fault_of_discovery_does_not_end_the_process(
     assert task.exception() is None
     assert not owner.side.is_connected
     await owner.close()
+
+
+@pytest.mark.req("EVS-16")
+async def test_a_standby_says_nothing_and_tells_what_it_heard_when_it_takes_over(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    owner = await Owner.of(site.store)
+    owner.side.start(owner.fold)
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    await owner.writer.flush()
+    owner.read()
+    standby = IngestSide(owner.writer, Observer(), owner.settings, SubscriptionSettings(), None)
+    standby.stand_by(owner.fold)
+    assert len(standby.subscription_rows()) == 4
+    assert not standby.is_running
+    key = standby.subscription_rows()[0].key
+    sample = SampleReceived(*key, 1, 5, 5, 7, 0, 5, None, None, 0)
+    standby._append(SubscriptionChanged(int(Family.LOAD), *key, "", 3, 1, 1, "connected"))
+    standby._append(sample)
+    standby.tick(owner.fold)
+    await owner.writer.flush()
+    assert sample not in owner.facts(SampleReceived)
+    assert standby.held is not None
+    assert len(standby.held) >= 6, "four began to connect"
+    await owner.side.stop()
+    keys = len(owner.facts(KeyPut))
+    standby.take_over(owner.fold)
+    standby.start(owner.fold)
+    await until(lambda: standby.is_connected, "its pass stands")
+    await owner.writer.flush()
+    changes = [fact for fact in owner.facts(SubscriptionChanged) if isinstance(fact, SubscriptionChanged)]
+    assert {fact.publisher_id for fact in changes} == {
+        row.key.publisher_id for row in standby.subscription_rows()
+    }
+    assert len(owner.facts(KeyPut)) == keys, "differences alone"
+    standby.say_again()
+    await owner.writer.flush()
+    assert len(owner.facts(SubscriptionChanged)) >= len(changes) + 4
+    await standby.stop()
+    await owner.close()

@@ -14,6 +14,7 @@ from ingest.log.appender import Importance, Receipt, Status
 from ingest.log.log_writer import CommitNote, LogWriter, WriterSettings
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_upkeep import keep_up
+from ingest.log.writer_settings import boot_us
 from projections.events.codec import decode_record
 from projections.events.control import CheckpointDue, LaneOpened, Pinged, WriterContinued
 from projections.events.envelope import Record
@@ -327,3 +328,33 @@ async def test_upkeep_runs_beside_the_writer(tmp_path: Path) -> None:
     await writer.close()
     assert len(records(log)) == 2001
     log.close()
+
+
+@pytest.mark.req("EVS-16")
+async def test_a_writer_that_stands_by_says_what_a_replica_says_and_owns_a_log_of_nobody() -> None:
+    log = MemoryLog()
+    loop = asyncio.get_running_loop()
+    owned = asyncio.Event()
+
+    def read() -> None:
+        writer.on_batches(log.read(0, 1 << 30))  # as the process's own tail does
+        if writer.is_owner:
+            owned.set()
+
+    def committed(_: CommitNote) -> None:
+        loop.call_soon(read)
+
+    writer = await LogWriter.open(log, stands_by=True, replica=REPLICA, on_commit=committed)
+    assert (await acknowledged(writer, Pinged(REPLICA, 1, -1))).status is Status.ACKNOWLEDGED
+    assert (writer.is_owner, writer.epoch, writer.owner_heard_at) == (False, 0, None)
+    await asyncio.wait_for(owned.wait(), 30)
+    heard_at = boot_us() - 5_000_000
+    assert (await acknowledged(writer, CheckpointDue("mine"))).status is Status.ACKNOWLEDGED
+    writer.append(CheckpointDue("heard before"), heard_at=heard_at)
+    await writer.flush()
+    said = [record for record in records(log) if type(record.fact) is not Pinged]
+    assert [type(record.fact) for record in said] == [LaneOpened, CheckpointDue, CheckpointDue]
+    assert [record.epoch for record in said[1:]] == [1, 1]
+    assert said[2].time == said[1].time + 1, "stamps never go back"
+    assert {record.fact.replica for record in records(log) if isinstance(record.fact, Pinged)} == {REPLICA}
+    await writer.close()
