@@ -115,6 +115,14 @@ class Site:
             return 0
         return sum(int(row["position"]) for row in found["stream_positions"])
 
+    async def has_begun(self, worker: subprocess.Popen[bytes]) -> None:
+        """Return when a worker takes part."""
+        told = self.folder / f"worker-{self.workers.index(worker)}.log"
+        deadline = time.monotonic() + ROWS_S_MAX
+        while "the stream worker begins" not in told.read_text():
+            assert time.monotonic() < deadline, self.told()
+            await asyncio.sleep(0.1)
+
     async def until(self, position: int) -> None:
         deadline = time.monotonic() + ROWS_S_MAX
         while await self.position() < position:
@@ -181,8 +189,9 @@ async def test_killed_and_rebalanced_workers_write_the_rows_of_the_embedded_sink
         first, second = site.start(), site.start()
         await site.until(1)
         site.kill(first)
+        third = site.start()
         await shipped(site.place, reader)
-        site.start()
+        await site.has_begun(third)
         await site.until(await messages(site.place))
         assert second.poll() is None
         for url in (site.url, straight):
