@@ -85,14 +85,16 @@ class PrefixReading(NamedTuple):
             return None
         groups: list[tuple[int, int]] = []
         for known in question.hashes:
-            pool = self._pool(question.served_model, question.namespaces, known.block_size)
-            among = self._counting(pool.mask, 0, question.asked_at)
-            if among:
-                groups += state.indexes[0].find(known.hashes, among)
+            groups += self._on_device(known, question)
         return DeviceDepths(groups, state.ranks.names, state.ranks.generation)
 
     def deepest(self, question: Question, kv: KvPickSettings) -> dict[int, int]:
         """Block size -> the most blocks that any of them holds, in all tiers, or will hold."""
+        if not (self.state.has_lower or self.state.has_side):
+            return {
+                known.block_size: max((depth for depth, _ in self._on_device(known, question)), default=0)
+                for known in question.hashes
+            }
         return {
             known.block_size: max(
                 (
@@ -103,6 +105,12 @@ class PrefixReading(NamedTuple):
             )
             for known in question.hashes
         }
+
+    def _on_device(self, known: BlockHashes, question: Question) -> list[tuple[int, int]]:
+        """(blocks on the device, mask of slots) of the ranks that a question may compare."""
+        pool = self._pool(question.served_model, question.namespaces, known.block_size)
+        among = self._counting(pool.mask, 0, question.asked_at)
+        return self.state.indexes[0].find(known.hashes, among) if among else []
 
     def _of_size(
         self, known: BlockHashes, question: Question, kv: KvPickSettings
