@@ -16,7 +16,9 @@ threads.
 | hash, find and cost step, loads read | 10 | 15 |
 
 `choice` is all that decides, loads read included; `whole pick` also makes the recorded rows,
-the digest over all rows and the outcome. Without Dynamo only our own figures are printed.
+the digest over all rows and the outcome. These hash all of the prompt each time. A router remembers hashes
+of what a chat began with (`router/prompt/hash_memo.py`), so `next turn` stands beside them: 500 tokens
+are new each time and the others were hashed before. Without Dynamo only our own figures are printed.
 
     python -m bench.pick_kv_aware [--json]
 """
@@ -33,7 +35,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import pack
 from typing import Any
 
@@ -58,11 +60,14 @@ from router.picker.kv_aware import decide
 from router.picker.pick import pick
 from router.picker.prefix_costs import Asked, Leg
 from router.picker.rank_table import RankTable, roster_of
+from router.prompt.hash_memo import HashMemo
 
 TOKENS, SIZE = 8_000, 16
 BLOCKS = TOKENS // SIZE
 PROMPTS, CHUNKS, CHUNK = 40, 21, 20
 SOURCES = 64  # publishers; ranks beyond share them
+NEW_TOKENS = 500
+ROUNDS = 15
 FLOOR, GOAL = 10.0, 15.0
 KV = KvPickSettings(1.0, 1.0, 0.0)
 SETTINGS = PickSettings("load_based", "file", ("dynamo",), (), 3_000_000, kv=KV)
@@ -90,6 +95,13 @@ def prompts() -> list[bytes]:
         tail = [(number + 2) * 100_003 + place for place in range(TOKENS - kept)]
         found.append(array.array("I", [*common[:kept], *tail]).tobytes())
     return found
+
+
+def next_turns(tokens: bytes) -> Iterator[bytes]:
+    """The prompt with other last NEW_TOKENS each time, made beforehand."""
+    numbers = range(NEW_TOKENS, NEW_TOKENS * (ROUNDS * CHUNK + 1), NEW_TOKENS)
+    ends = [array.array("I", range(number, number + NEW_TOKENS)).tobytes() for number in numbers]
+    return iter([tokens[: -4 * NEW_TOKENS] + end for end in ends])
 
 
 class Ours:
@@ -120,11 +132,15 @@ class Ours:
 
     def question(self, tokens: bytes) -> Question:
         """Hash a prompt into a question."""
-        packed = block_hashes(tokens, SIZE, SEED)
+        return self.asked(block_hashes(tokens, SIZE, SEED), len(tokens) >> 2)
+
+    @staticmethod
+    def asked(packed: bytes, isl: int) -> Question:
+        """The question of a hashed prompt."""
         known = BlockHashes(SIZE, len(packed) >> 3, xxhash.xxh3_64_intdigest(packed), packed)
         return Question(
             "r", 0, "m", "m", NOW + 1_000, NOW + 1_800, ("dynamo",), (), TOKENS, 0, 0, (), (),
-            int(KvResult.READY), len(tokens) >> 2, (known,),
+            int(KvResult.READY), isl, (known,),
         )  # fmt: skip
 
     def choice(self, tokens: bytes) -> object:
@@ -152,9 +168,12 @@ class Ours:
             table.costs = prefix_costs.price(asked, leg, table, loads, everyone, True)
             return prefix_costs.choose(table, everyone, 0.0, (), 0, True)
 
+        memo, turns = HashMemo(1 << 24), next_turns(tokens)
+        memo.block_hashes(tokens, SIZE, SEED)
         cost_step()
         return {
             "hash": lambda: self.question(tokens),
+            "hash of the next turn": lambda: self.asked(memo.block_hashes(next(turns), SIZE, SEED), TOKENS),
             "find": lambda: view.device_depths(question),
             "read loads": lambda: prefix_costs.read_loads(asked, leg, competing, RankTable(roster)),
             "cost step": cost_step,
@@ -278,16 +297,20 @@ def measure(workers: int, ranks: int, depth_of: Depths, with_dynamo: bool) -> di
     asked = prompts()
     figures: dict[str, Any] = {}
     for name, step in (("choice", ours.choice), ("whole pick", ours.whole)):
-        figures[name] = statistics.median(timed_over(step, asked) for _ in range(15))
+        figures[name] = statistics.median(timed_over(step, asked) for _ in range(ROUNDS))
     middle = asked[PROMPTS // 2]
     for name, part in ours.parts(middle).items():
-        figures[name] = statistics.median(timed(part) for _ in range(15))
+        figures[name] = statistics.median(timed(part) for _ in range(ROUNDS))
     figures["hash, find, cost step"] = figures["hash"] + figures["find"] + figures["cost step"]
+    figures["the same of a next turn"] = (
+        figures["hash of the next turn"] + figures["find"] + figures["cost step"]
+    )
     if with_dynamo:
         ratios = asyncio.run(against(ours, workers, ranks, depth_of))
         figures["select"] = ratios.pop("select")
         figures["ratios"] = ratios
-        ratios["hash, find, cost step"] = figures["select"] / figures["hash, find, cost step"]
+        for name in ("hash, find, cost step", "the same of a next turn"):
+            ratios[name] = figures["select"] / figures[name]
     return figures
 
 
