@@ -15,7 +15,7 @@ from app.config_kv import EngineSourceSettings
 from app.config_model import Config
 from app.config_rules_kv import inactive_kv
 from app.config_sections import ApiKeyMode, ApiKeySettings
-from app.config_storage import QuestionDetail
+from app.config_storage import LogKind, QuestionDetail
 from app.config_units import SizeOrShare
 from ingest.discovery.settings import (
     DiscoverySettings,
@@ -95,9 +95,13 @@ def segment_settings(config: Config) -> SegmentSettings:
 
 
 def writer_settings(config: Config) -> WriterSettings:
-    """Group commit of the embedded log."""
+    """Group commit. Reads of a topic wait for brokers."""
     fsync = config.log.fsync
-    return WriterSettings(every_us=fsync.every_ms * 1000, every_bytes=fsync.every_bytes.count)
+    return WriterSettings(
+        every_us=fsync.every_ms * 1000,
+        every_bytes=fsync.every_bytes.count,
+        reads_apart=config.log.kind is LogKind.KAFKA,
+    )
 
 
 def raw_settings(config: Config, file_system_bytes: int) -> RawSettings:

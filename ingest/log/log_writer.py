@@ -30,7 +30,8 @@ from ingest.log.appender import (
     Status,
 )
 from ingest.log.commit_thread import CommitThread
-from ingest.log.ownership import Ownership, own_records
+from ingest.log.own_search import Found, OwnSearch
+from ingest.log.ownership import Ownership
 from ingest.log.upkeep_rounds import UpkeepRounds
 from ingest.log.writer_settings import CommitNote, WriterSettings, boot_us, wall_us
 from projections.events.envelope import WRITER_BYTES
@@ -83,6 +84,13 @@ class LogWriter:
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
         self._commits = CommitThread(store, self._loop)
+        self._search = OwnSearch(
+            store,
+            self._commits,
+            on_found=self._on_found,
+            fail=self._fail,
+            reads_apart=settings.reads_apart,
+        )
         self._upkeep: UpkeepRounds | None = None
         self._appender = Appender(
             os.urandom(WRITER_BYTES),
@@ -111,6 +119,7 @@ class LogWriter:
         self._tasks: list[asyncio.Task[None]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._is_closed = False
+        self._is_refused = False
 
     @classmethod
     async def open(
@@ -309,7 +318,7 @@ class LogWriter:
                 case Settled(tag, receipt):
                     self._settle(tag, receipt)
                 case FindOwn():
-                    self._find_own(effect)
+                    self._search.begin(self._sent_from, effect)
                 case Reclaim() if self._ownership is not None:
                     self._reclaim(self._ownership)
         self._plan()
@@ -319,16 +328,8 @@ class LogWriter:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def _find_own(self, effect: FindOwn) -> None:
-        """Look for what was sent; a log that cannot be read just now is asked again."""
-        try:
-            found = own_records(self._store, self._sent_from, effect.writer, effect.sequence)
-        except (LogCorrupt, LogFailed) as problem:
-            self._fail(problem)
-        except LogError as problem:
-            log.warning("the log cannot be read for what was sent last", error=str(problem))
-            self._loop.call_later(FIND_AGAIN_S, self._find_own, effect)
-        else:
+    def _on_found(self, found: Found) -> None:
+        if not self.failure.done():
             self._do(self._appender.on_found(self._now_us(), os.urandom(WRITER_BYTES), found))
 
     def _reclaim(self, ownership: Ownership) -> None:
@@ -361,6 +362,7 @@ class LogWriter:
         if isinstance(problem, int):
             noted = note(now - began)
             self._sent_from = problem + noted.records  # asked of no store: some are far away
+            self._is_refused = False
             if self._ownership is not None:
                 self._ownership.on_committed(problem, noted.records)
             if self._on_commit is not None:
@@ -371,7 +373,8 @@ class LogWriter:
         elif isinstance(problem, CommitUnclear):
             self._do(self._appender.on_unclear(now, number))
         elif isinstance(problem, LogError):
-            if not self._appender.is_full:
+            if not (self._appender.is_full or self._is_refused):  # once for many attempts
+                self._is_refused = True
                 log.warning("the log took nothing of a batch", error=str(problem))
             self._do(self._appender.on_failed(now, number, isinstance(problem, LogFull)))
         else:

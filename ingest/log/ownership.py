@@ -222,17 +222,3 @@ class Ownership:
             if not batches:
                 break
             self.on_batches(batches)
-
-
-def own_records(store: LogStore, start: int, writer: bytes, sequence: int) -> dict[int, int]:
-    """Sequences of `writer` from `sequence` on that stand in the log from `start` on, with offsets."""
-    found: dict[int, int] = {}
-    while batches := store.read(start, READ_BYTES):
-        for batch in batches:
-            for offset, data in enumerate(batch.records, batch.first_offset):
-                with suppress(RecordRefused):
-                    record = decode_record(offset, data)
-                    if record.writer == writer and record.sequence >= sequence:
-                        found[record.sequence] = offset
-        start = batches[-1].first_offset + len(batches[-1].records)
-    return found

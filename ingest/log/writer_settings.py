@@ -29,8 +29,12 @@ class CommitNote(NamedTuple):
 
 
 class WriterSettings(NamedTuple):
-    """Group commit: `log.fsync` of the configuration. upkeep_s: pause between rounds of upkeep."""
+    """Group commit: `log.fsync` of the configuration. upkeep_s: pause between rounds of upkeep.
+
+    reads_apart: reads of the store wait for a network, and are made in any thread.
+    """
 
     every_us: int = 2_000
     every_bytes: int = MIB
     upkeep_s: float = UPKEEP_S
+    reads_apart: bool = False

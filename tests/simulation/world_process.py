@@ -16,7 +16,7 @@ from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, See
 from ingest.log import appends
 from ingest.log.appender import Appender
 from ingest.log.appends import Importance, Receipt, Status
-from ingest.log.ownership import own_records
+from ingest.log.own_search import own_records
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
 from projections.events.ports import RecordBatch
