@@ -6,6 +6,7 @@ events of a rank in each, and go through the reader, the check words and the fol
 serving process does to them: intake, the gate of live ranks, cursors, notices, a tick each second.
 Beside it, in turns in the same run, Dynamo's RadixTree takes the same events, applied alone. All of
 it, the floor loop too, is measured in CPU time of the process, since one thread does all the work.
+The garbage collector is set as in every command that folds a log.
 
     python -m bench.kv_fold [--blocks N] [--rounds N] [--json]
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from app.collector import reading_collector
 from bench import floor
 from bench.index_rivals import Dynamo, dynamo_is_here
 from bench.index_workload import SIZES, BlockEvent, Chats, column
@@ -49,6 +51,18 @@ WRITER = b"bench owner-----"
 NAMESPACE = "dynamo"
 
 
+def fleet_facts(ranks: int) -> Iterator[tuple[Any, ...]]:
+    """The fold mode, and a worker for each rank."""
+    yield FoldModeAdopted((KV_INDEX,))
+    for worker in range(1, ranks + 1):
+        names = {"component": "backend", "endpoint": "generate", "instance_id": worker}
+        value = json.dumps({"type": "Endpoint", **names}).encode()
+        key = f"backend/generate/{worker:x}"
+        yield KeyPut(
+            int(Keyspace.INSTANCES), NAMESPACE, key, worker, value, len(value), blake3(value).digest()
+        )
+
+
 class KvLog:
     """Writes a log of block events below `folder`. events, blocks: how many it holds."""
 
@@ -62,13 +76,8 @@ class KvLog:
     def begin(self) -> None:
         """The lane, the fold mode, and a worker for each rank."""
         self._say(LaneOpened(1, 0, b"", "new"))
-        self._say(FoldModeAdopted((KV_INDEX,)))
-        for worker in range(1, SIZE.ranks + 1):
-            names = {"component": "backend", "endpoint": "generate", "instance_id": worker}
-            value = json.dumps({"type": "Endpoint", **names}).encode()
-            key = f"backend/generate/{worker:x}"
-            digest = blake3(value).digest()
-            self._say(KeyPut(int(Keyspace.INSTANCES), NAMESPACE, key, worker, value, len(value), digest))
+        for fact in fleet_facts(SIZE.ranks):
+            self._say(fact)
 
     def add(self, turn: list[BlockEvent], per_record: int) -> None:
         """The events of a turn, which are all of one rank."""
@@ -231,6 +240,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    reading_collector()
     work = Path(tempfile.mkdtemp(prefix="picklog-kv-fold-"))
     try:
         found = measure(options.blocks, options.rounds, work)
