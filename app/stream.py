@@ -105,6 +105,11 @@ class StreamProcess:
             place.topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
         self.app.agent(source, name="picklog.audit")(self._write)
+
+        async def progress(web: Any, _request: Any) -> Any:  # the library binds it to a view of its own
+            return await self._show_progress(web)
+
+        self.app.page("/progress/", name="picklog.progress")(progress)
         self.app.timer(ROLL_UP_EVERY_S, on_leader=False, name="picklog.rollups")(self._roll_up)
 
     async def prepare(self) -> None:
@@ -159,6 +164,19 @@ class StreamProcess:
         owned = {(place.topic, place.partition) for place in consumer.assignment()}
         if (self._place.topic, 0) in owned:
             await self.worker.roll_up()
+
+    async def _show_progress(self, web: Any) -> Any:
+        """What this worker has done since it began, as JSON."""
+        worker = self.worker
+        return web.json(
+            {
+                "partitions": sorted(place.partition for place in self.app.consumer.assignment()),
+                "messages_written": worker.written,
+                "messages_refused": worker.refused,
+                "messages_fetched": worker.fetched,
+                "rows": worker.rows,
+            }
+        )
 
     async def _publish(self, rows: Sequence[RollupRow]) -> None:
         """Send rows to the compacted topic, each acknowledged. Raises AuditAway."""

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import orjson
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -290,6 +291,12 @@ async def test_roll_ups_are_told_in_the_compacted_topic_by_a_worker_that_speaks_
                 heard[record.key] = orjson.loads(record.value)
     assert sum(row["picks"] for row in heard.values()) == len(story.rows.picks)
     assert listening(site.web_port) == ["127.0.0.1"]
+    url = f"http://127.0.0.1:{site.web_port}/progress/"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        progress = await answer.json()
+    assert progress["partitions"] == list(range(PARTITIONS))
+    assert progress["messages_written"] == await messages(plain._replace(topic=site.place.topic))
+    assert (progress["messages_refused"], progress["rows"]) == (0, story.rows.count)
     assert site.stop() == [0]
 
 
