@@ -191,11 +191,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(argv: list[str], core: int, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
-    """A process pinned to a core, ended at the end of the block."""
+def running(argv: list[str], core: int | None, **settings: object) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, pinned to a core where one is named, ended at the end of the block."""
     child = subprocess.Popen(
         argv,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         stdout=subprocess.DEVNULL,
         **settings,  # type: ignore[call-overload]
     )
@@ -274,8 +274,10 @@ def touched(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def picklog(folder: Path, upstream: int) -> Iterator[tuple[int, int]]:
-    """`picklog serve` before the upstream: its port and pid."""
+def picklog(
+    folder: Path, upstream: int, words: tuple[str, ...] = (), core: int | None = ROUTER_CORE
+) -> Iterator[tuple[int, int]]:
+    """`picklog serve` before the upstream: its port and pid. words: further ones of the command."""
     write_fleet(folder / "store")
     port = free_port()
     settings = {
@@ -293,10 +295,10 @@ def picklog(folder: Path, upstream: int) -> Iterator[tuple[int, int]]:
     }
     (folder / "config.yaml").write_text(json.dumps(settings))  # JSON is YAML
     serve = [sys.executable, "-m", "app", "serve"]
-    argv = [*serve, "-c", str(folder / "config.yaml"), "--data", str(folder / "data")]
+    argv = [*serve, "-c", str(folder / "config.yaml"), "--data", str(folder / "data"), *words]
     with (
         touched(folder / "store"),
-        running(argv, ROUTER_CORE, stderr=(folder / "log.txt").open("wb")) as child,
+        running(argv, core, stderr=(folder / "log.txt").open("wb")) as child,
     ):
         try:
             wait_for(port, child, "/ready")
