@@ -15,8 +15,8 @@ from projections.identity import U64_MAX
 
 DEVICE: Final = int(StorageTier.DEVICE)
 EXTERNAL: Final = int(StorageTier.EXTERNAL)
-_STORED: Final = int(KvOperation.STORED)
-_REMOVED: Final = int(KvOperation.REMOVED)
+STORED: Final = int(KvOperation.STORED)
+REMOVED: Final = int(KvOperation.REMOVED)
 _CLEARED: Final = int(KvOperation.CLEARED)
 
 _head = KV_EVENT_HEAD.pack
@@ -41,6 +41,22 @@ class EventPacker:
         """Heads and hashes so far."""
         return b"".join(self._heads), b"".join(self._hashes)
 
+    def add(
+        self, worker: int, rank: int, event_id: int, operation: int, tier: int, hashes: list[int]
+    ) -> None:
+        """A chain or a removal with its hashes in the order of the columns.
+
+        STORED with an odd number of hashes has its parent first; REMOVED has engine hashes.
+        """
+        words = len(hashes)
+        leads, blocks = (words & 1, words >> 1) if operation == STORED else (0, words)
+        self._heads.append(_head(worker, rank, event_id, operation, tier, leads, blocks))
+        try:
+            self._hashes.append(_columns[words](*hashes))
+        except (struct.error, IndexError):
+            self._hashes.append(packed_hashes(hashes))
+        self.words += words
+
     def stored(
         self, worker: int, rank: int, event_id: int, tier: int, parent: int | None, hashes: bytes
     ) -> None:
@@ -50,14 +66,14 @@ class EventPacker:
         if parent is not None and size:
             leads = 1
             self._hashes.append((parent & U64_MAX).to_bytes(8, "big"))
-        self._heads.append(_head(worker, rank, event_id, _STORED, tier, leads, size >> 1))
+        self._heads.append(_head(worker, rank, event_id, STORED, tier, leads, size >> 1))
         self._hashes.append(hashes)
         self.words += size + leads
 
     def removed(self, worker: int, rank: int, event_id: int, tier: int, hashes: bytes) -> None:
         """Blocks that are gone, by their engine hashes."""
         size = len(hashes) // 8
-        self._heads.append(_head(worker, rank, event_id, _REMOVED, tier, 0, size))
+        self._heads.append(_head(worker, rank, event_id, REMOVED, tier, 0, size))
         self._hashes.append(hashes)
         self.words += size
 

@@ -32,7 +32,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from ingest.wire.event_columns import FRAME_BYTES_MIN, array_head, usual_columns
-from ingest.wire.event_packer import DEVICE, EXTERNAL, EventPacker, packed_hashes
+from ingest.wire.event_packer import DEVICE, EXTERNAL, REMOVED, STORED, EventPacker, packed_hashes
 from ingest.wire.publisher_frames import (
     FRAME_HEADER_BYTES,
     UNREADABLE,
@@ -236,14 +236,21 @@ def _packed_whole(event: bytes) -> EventPacker | None:
         if data.cleared or (stored is None) is (removed is None):
             return None
         if stored is not None:
-            blocks = (stored.blocks if tier else None) or ()
-            hashes = [block.tokens_hash for block in blocks]
-            hashes += [block.block_hash for block in blocks]
-            packed = packed_hashes(hashes)
-            packer.stored(said.worker_id, rank, inner.event_id, tier or EXTERNAL, stored.parent_hash, packed)
+            blocks, parent = stored.blocks if tier else None, stored.parent_hash
+            if not blocks:
+                hashes = []
+            elif parent is None:
+                hashes = [block.tokens_hash for block in blocks]
+                hashes += [block.block_hash for block in blocks]
+            elif len(blocks) == 1:
+                hashes = [parent, blocks[0].tokens_hash, blocks[0].block_hash]
+            else:
+                hashes = [parent, *[block.tokens_hash for block in blocks]]
+                hashes += [block.block_hash for block in blocks]
+            packer.add(said.worker_id, rank, inner.event_id, STORED, tier or EXTERNAL, hashes)
         elif removed is not None:
-            packed = packed_hashes((removed.block_hashes if tier else None) or [])
-            packer.removed(said.worker_id, rank, inner.event_id, tier or EXTERNAL, packed)
+            hashes = (removed.block_hashes if tier else None) or []
+            packer.add(said.worker_id, rank, inner.event_id, REMOVED, tier or EXTERNAL, hashes)
         if packer.words > KV_HASHES_PER_FRAME_MAX:
             raise _Oversized
     return packer

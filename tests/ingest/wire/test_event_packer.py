@@ -24,6 +24,20 @@ def test_events_come_out_as_they_went_in() -> None:
     assert packer.words == 6
 
 
+def test_hashes_in_the_order_of_the_columns_pack_alike() -> None:
+    packer, apart = EventPacker(), EventPacker()
+    packer.add(1, 2, 3, STORED, DEVICE, [9, 5, 6, -7, 8])
+    apart.stored(1, 2, 3, DEVICE, 9, packed_hashes([5, 6, -7, 8]))
+    packer.add(1, 2, 4, STORED, EXTERNAL, [])
+    apart.stored(1, 2, 4, EXTERNAL, 9, b"")
+    packer.add(1, 2, 5, STORED, DEVICE, [*range(200)])
+    apart.stored(1, 2, 5, DEVICE, None, packed_hashes([*range(200)]))
+    packer.add(1, 2, 6, REMOVED, DEVICE, [7, 8, 9])
+    apart.removed(1, 2, 6, DEVICE, packed_hashes([7, 8, 9]))
+    assert packer.columns() == apart.columns()
+    assert packer.words == apart.words
+
+
 def test_the_parent_of_no_blocks_is_left_out() -> None:
     packer = EventPacker()
     packer.stored(1, 2, 3, DEVICE, 9, b"")
