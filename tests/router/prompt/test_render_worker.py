@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
 from array import array
+from pathlib import Path
 
 import orjson
 import pytest
 
 from projections.bounds import GIB, PROMPT_TOKENS_MAX
+from router.prompt import render_worker
 from router.prompt.render_process import REPOSITORY, WORKER, start_process
 from router.prompt.render_wire import LENGTH_BYTES, Frame, Kind, frame_of, prefix_of
 from router.prompt.render_worker import TEMPLATES_KEPT, TOKENIZERS_KEPT, Jobs
@@ -106,6 +109,44 @@ def test_a_process_holds_one_socket_and_few_rights(monkeypatch: pytest.MonkeyPat
         wire.close()
         process.wait(10)
     assert process.returncode == 0, "it ends when its router is gone"
+
+
+@pytest.mark.req("RND-08")
+def test_a_process_that_lets_others_go_first_says_so_for_itself_and_its_session() -> None:
+    process, wire = start_process(GIB, 5)
+    try:
+        assert asks(wire, Kind.RENDER, b"\0" * 9, b"").kind is Kind.UNKNOWN  # it is up
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
+        group = Path(f"/proc/{process.pid}/autogroup")
+        told = group.read_text() if group.exists() else "nice 5"
+        assert "nice 5" in told or not told.strip()
+    finally:
+        wire.close()
+        process.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "tries"), [([], 1), ([BlockingIOError] * 2, 3), ([BlockingIOError] * 99, 10), ([OSError], 1)]
+)
+def test_the_group_is_told_again_while_the_kernel_takes_no_wish(
+    refusals: list[type[OSError]], tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Group:
+        @staticmethod
+        def write_text(text: str) -> None:
+            told.append(text)
+            if len(told) <= len(refusals):
+                raise refusals[len(told) - 1]
+
+    monkeypatch.setattr(render_worker, "GROUP_NICENESS", Group)
+    monkeypatch.setattr("os.nice", lambda niceness: told.clear())
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    render_worker.give_way(7)
+    assert told == ["7"] * tries
+    render_worker.give_way(0)
+    assert told == []
 
 
 @pytest.mark.req("RND-04")
