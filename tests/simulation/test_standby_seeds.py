@@ -25,6 +25,7 @@ from tests.simulation.invariants import check_all
 from tests.simulation.scenario import MS, SETTINGS
 from tests.simulation.standbys import QuietStandbys, Standbys, two_ingests
 from tests.simulation.world_blocks import SimEngine, a_prompt, kv_settings
+from tests.simulation.world_fleet import SimWorker
 from tests.simulation.world_standby import StandbyProcess
 
 SETTLED_US = 6 * SECOND_US  # until a standby has connected to all, and stands where the log stands
@@ -60,13 +61,14 @@ class Story:
         self._rng = Random(f"story {seed}")  # the same frames, whatever happens
         self._is_disturbed = is_disturbed
         self._engines: list[SimEngine] = []
+        self._talkers: list[SimWorker] = []
 
     def told(self) -> tuple[dict[str, Any], int]:
         """What the log's fold holds in the end, and how many epochs it had."""
         kv = kv_settings(Random(f"kv {self._seed}"))._replace(predicted_ttl_us=0, approximate_ttl_us=0)
         with two_ingests(workers=3, seed=self._seed, settings=SETTINGS._replace(kv=kv)) as sim:
             self._open_engines(sim)
-            sim.wait(SETTLED_US)
+            self._replace_the_standby(sim)
             if self._is_disturbed:
                 self._plan_trouble(sim, Random(f"trouble {self._seed}"))
             for _ in range(self._rng.randint(60, 160)):
@@ -86,10 +88,20 @@ class Story:
             for key, value in engine.records():
                 sim.store.put(key, value)
 
+    def _replace_the_standby(self, sim: QuietStandbys) -> None:
+        """The one that waits has not heard what was said so far."""
+        quiet, *talkers = sim.workers.values()
+        sim.say(quiet, 7)
+        self._talkers = [quiet, *talkers] if self._seed % 2 else talkers
+        sim.wait(SECOND_US)
+        sim.second.die()
+        sim.second = sim.start(StandbyProcess, "another")
+        sim.wait(SETTLED_US)
+
     def _frame(self, sim: QuietStandbys) -> None:
         rng = self._rng
         if rng.random() < 0.5:
-            sim.say(rng.choice(list(sim.workers.values())), rng.randint(0, 50), rng.randint(0, 900))
+            sim.say(rng.choice(self._talkers), rng.randint(0, 50), rng.randint(0, 900))
             return
         engine = rng.choice(self._engines)
         events = engine.forgets() if rng.random() < 0.3 else engine.stores(a_prompt(rng))
