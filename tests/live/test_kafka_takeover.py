@@ -156,10 +156,11 @@ def test_a_killed_owner_is_followed_within_three_seconds_and_nothing_is_read_ane
     second = site.standby("second")
     for number in range(6):
         assert router.chat(f"before-{number}").status == 200
-    time.sleep(2.0)  # what the standby has connected to is adopted, samples stand
+    time.sleep(6.0)  # the standby is young no more: it lets nobody go first
     workers = router.workers()
     first.kill()
     took_s = seconds_until(lambda: second.log_lines("the log is taken over"), second.log_tail)
+    print(f"taken over {took_s:.2f} s after the kill")
     assert took_s < TAKEOVER_S_MAX
     for number in range(6):
         assert router.chat(f"after-{number}").status == 200
