@@ -13,7 +13,7 @@ would then. Figures are CPU time of the process, waiting
 for the disk not counted; seconds by the clock are printed beside. Dynamo's RadixTree, in the same run and
 in turns, takes the same events from memory, applied alone.
 
-Target: 180,000 events/s, goal 350,000.
+Target at 4 events a frame: 180,000 events/s, goal 350,000.
 
     python -m bench.kv_live [--blocks N] [--rounds N] [--json]
 """
@@ -37,7 +37,7 @@ from app.collector import serving_collector
 from bench import floor
 from bench.index_rivals import Dynamo, dynamo_is_here
 from bench.index_workload import SIZES, BlockEvent, Chats
-from bench.kv_fold import NAMESPACE, WRITER, fleet_facts, floor_speed, rival_speed
+from bench.kv_fold import BLOCKS, NAMESPACE, REFERENCE_RECORD, WRITER, fleet_facts, floor_speed, rival_speed
 from ingest.log.appender import Appender
 from ingest.log.appends import Importance, Send
 from ingest.log.log_clock import OwnerClock
@@ -269,16 +269,17 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
             f"(best {one['best_events_per_s']:,.0f}), {one['by_the_clock_per_s']:,.0f} by the clock, "
             f"{one['blocks_per_s']:,.0f} blocks/s{rival}"
         )
-    top = found[f"{PER_FRAME[-1]}_per_frame"]["events_per_s"]
+    reached = found[f"{REFERENCE_RECORD}_per_frame"]["events_per_s"]
     for name, target in (("floor", FLOOR_PER_S), ("goal", GOAL_PER_S)):
-        yield f"  {name} {target:,} events/s: {'met' if top >= target else 'missed'}"
+        verdict = "met" if reached >= target else "missed"
+        yield f"  {name} {target:,} events/s at {REFERENCE_RECORD} events a frame: {verdict}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--blocks", type=int, default=500_000)
+    parser.add_argument("--blocks", type=int, default=BLOCKS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

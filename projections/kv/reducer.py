@@ -90,7 +90,7 @@ def _apply_events(
 ) -> int:
     """Take events in order; how many were applied. results: gets the numbers of all others."""
     indexes, side = state.indexes, state.side if state.has_side else None
-    device, spoken_of = indexes[0], (-1, -1)
+    device, worker, claimed, is_feeder = indexes[0], -1, -1, False
     position, end, applied = 0, len(hashes), 0
     feed: Feed
     rank: KvRank
@@ -107,21 +107,24 @@ def _apply_events(
         if position > end:  # where the next event's columns begin is not known
             _count(results, KvEventResult.MALFORMED)
             return applied
-        name = worker_id, dp_rank
-        if name != spoken_of:
-            found = publisher.resolved.get(name) or state.feed_of(publisher, *name, fleet)
+        if worker_id != worker or dp_rank != claimed:
+            found = publisher.resolved.get((worker_id, dp_rank)) or state.feed_of(
+                publisher, worker_id, dp_rank, fleet
+            )
             if not isinstance(found, Feed):
                 _count(results, found)
                 continue
-            feed, rank, spoken_of = found, found.rank, name
+            feed, rank, worker, claimed = found, found.rank, worker_id, dp_rank
+            is_feeder = rank.feeders[0] is publisher
         if event_id != feed.last_event_id + 1 and not _may_jump(
             state, publisher, feed, event_id, operation, results, notices
         ):
             continue
         feed.last_event_id = event_id
         index = device
-        if tier != _DEVICE or rank.feeders[0] is not publisher:
+        if tier != _DEVICE or not is_feeder:
             place = _place(state, publisher, feed, tier, results, notices)
+            is_feeder = rank.feeders[0] is publisher
             if place < 0:
                 continue
             index = indexes[place]

@@ -137,7 +137,8 @@ class Slot:
 class Run:
     """Blocks in a row.
 
-    first: the word of its first block once it hangs in the tree. tokens: their tokens hashes. names: their canonical names; `void` has a bit for each position whose
+    first: the word of its first block once it hangs in the tree.
+    tokens: their tokens hashes. names: their canonical names; `void` has a bit for each position whose
     word there is none. kids: the runs that go on from the last block, by their first tokens hash.
     full: mask of the slots that hold every position. partial: mask of the slots in `cuts` and `ragged`.
     cuts: {length of a held prefix: mask}, lengths in 1..size-1. ragged: {slot: bits of the held positions},
