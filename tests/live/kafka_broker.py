@@ -2,7 +2,8 @@
 
 It speaks plaintext for tests that only want a log, and, where certificates are given, TLS and
 SASL (PLAIN) on ports of their own. Its heap is small, its data lies in the folder given, and it
-ends with this process. Every call blocks.
+ends with this process. A client may be sent on a detour: one more listener tells an address that
+is not its own. Several brokers make a cluster: `kafka_cluster`. Every call blocks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from deploy.demo import install_kafka
 from deploy.demo.addresses import free_port
@@ -55,6 +58,15 @@ FIXED = {
 JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
 
+class Seat(NamedTuple):
+    """A broker's place in a cluster. controllers: the port of each node's controller."""
+
+    node: int
+    cluster: str
+    controllers: Mapping[int, int]
+    settings: Mapping[str, str]
+
+
 def java() -> str:
     """Path of java; skips or fails where it, or Kafka's jars, are missing."""
     program = shutil.which("java")
@@ -69,14 +81,28 @@ def java() -> str:
 class KafkaBroker:
     """One broker that can be killed, frozen and started again; its ports stay the same."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        authority: Authority | None = None,
+        *,
+        detour_port: int | None = None,
+        seat: Seat | None = None,
+    ) -> None:
+        """detour_port: what clients of the listener DETOUR are told to connect to."""
         self.folder = folder
+        self._detour_port = detour_port
+        self._seat = seat
         self._java = java()
         folder.mkdir(parents=True, exist_ok=True)
         names = ["PLAINTEXT", "CONTROLLER"] + (["SSL", "SASL_PLAINTEXT"] if authority is not None else [])
+        names += ["DETOUR"] if detour_port is not None else []
         self._ports: dict[str, int] = {}
+        taken = set(seat.controllers.values()) if seat is not None else set()
         for name in names:
-            self._ports[name] = free_port(set(self._ports.values()))
+            self._ports[name] = free_port(taken | set(self._ports.values()))
+        if seat is not None:
+            self._ports["CONTROLLER"] = seat.controllers[seat.node]
         if authority is not None:
             self.client = authority.client()
         self._settings = folder / "server.properties"
@@ -96,7 +122,16 @@ class KafkaBroker:
 
     def start(self) -> KafkaBroker:
         """Start and wait until its listener takes connections."""
-        child = self._nursery.start("kafka")
+        self.begin()
+        return self.wait()
+
+    def begin(self) -> None:
+        """Start, and do not wait: a broker of a cluster waits for the others."""
+        self._nursery.start("kafka")
+
+    def wait(self) -> KafkaBroker:
+        """Until its listener takes connections."""
+        child = self._nursery["kafka"]
         deadline = time.monotonic() + START_S_MAX
         while not self._listens():
             if not child.is_running or time.monotonic() > deadline:
@@ -130,7 +165,7 @@ class KafkaBroker:
             return probe.connect_ex(("127.0.0.1", self._ports["PLAINTEXT"])) == 0
 
     def _format(self) -> None:
-        cluster = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
+        cluster = self._seat.cluster if self._seat is not None else cluster_id()
         argv = ["-cp", install_kafka.class_path(), "kafka.tools.StorageTool", "format", "-t", cluster]
         done = subprocess.run(
             [self._java, *JVM, *argv, "-c", str(self._settings)],
@@ -146,10 +181,18 @@ class KafkaBroker:
         at = {name: f"{name}://127.0.0.1:{port}" for name, port in self._ports.items()}
         settings = dict(FIXED)
         settings["listeners"] = ",".join(at.values())
-        settings["advertised.listeners"] = ",".join(text for name, text in at.items() if name != "CONTROLLER")
-        protocols = {name: "PLAINTEXT" if name == "CONTROLLER" else name for name in at}
+        told = {name: text for name, text in at.items() if name != "CONTROLLER"}
+        if self._detour_port is not None:
+            told["DETOUR"] = f"DETOUR://127.0.0.1:{self._detour_port}"
+        settings["advertised.listeners"] = ",".join(told.values())
+        plain = ("CONTROLLER", "DETOUR")
+        protocols = {name: "PLAINTEXT" if name in plain else name for name in at}
         settings["listener.security.protocol.map"] = ",".join(f"{k}:{v}" for k, v in protocols.items())
         settings["controller.quorum.voters"] = f"1@127.0.0.1:{self._ports['CONTROLLER']}"
+        if self._seat is not None:
+            voters = [f"{node}@127.0.0.1:{port}" for node, port in self._seat.controllers.items()]
+            settings |= {"node.id": str(self._seat.node), "controller.quorum.voters": ",".join(voters)}
+            settings |= self._seat.settings
         settings["log.dirs"] = str(self.folder / "data")
         if authority is not None:
             settings |= self._secured(authority)
@@ -168,6 +211,11 @@ class KafkaBroker:
             "listener.name.ssl.ssl.truststore.location": str(authority.ca),
             "listener.name.ssl.ssl.client.auth": "required",
         }
+
+
+def cluster_id() -> str:
+    """A new one, as Kafka writes them."""
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "A")
 
 
 def _state(task: Path) -> str:
