@@ -6,6 +6,7 @@ from projections.bounds import SECOND_US
 from projections.events.control import ConfigAdopted, FoldModeAdopted, ReplicaGone
 from projections.events.discovery import KeyDeleted, Keyspace
 from projections.events.picks import Verdict
+from projections.events.signals import Family, SubscriptionContinued, Transport
 from replay.changes import Changes, changes_between
 from replay.timeline import StateGone
 from tests.projections.kv.kv_script import batch_of, stored
@@ -82,3 +83,11 @@ def test_blocks_are_compared_at_both_ends() -> None:
     assert [(event.kind, event.subject, event.what) for event in found.events] == [
         ("rank", "dynamo/1#0", "lost 2 blocks by a gap")
     ]
+
+
+@pytest.mark.req("EVS-16")
+def test_a_subscription_that_another_owner_continued_is_told() -> None:
+    world, start = eventful()
+    world.say(SubscriptionContinued(int(Family.LOAD), "dynamo", 77, "backend", 9, int(Transport.DIRECT)))
+    (event,) = [one for one in found_in(world, start).events if one.kind == "subscription"]
+    assert (event.subject, event.what) == ("dynamo/77", "load subscription: taken over without a gap")
