@@ -90,4 +90,4 @@ def test_a_subscription_that_another_owner_continued_is_told() -> None:
     world, start = eventful()
     world.say(SubscriptionContinued(int(Family.LOAD), "dynamo", 77, "backend", 9, int(Transport.DIRECT)))
     (event,) = [one for one in found_in(world, start).events if one.kind == "subscription"]
-    assert (event.subject, event.what) == ("dynamo/77", "load subscription: taken over without a gap")
+    assert (event.subject, event.what) == ("dynamo/77", "kv_metrics subscription: taken over without a gap")
