@@ -197,7 +197,7 @@ def live_speed(folder: Path, frames: list[tuple[int, int, Message]], events: int
     streams = [Subscription(owner, publisher_of(rank)).stream for rank in range(SIZE.ranks)]
     owner.notices.clear()
     per_event_us = 1_000_000 / FLOOR_PER_S
-    said, ticked, applied = 0, 0, 0
+    said = ticked = committed = applied = 0
     used, began = time.process_time(), time.perf_counter()
     for rank, count, message in frames:
         said += count
@@ -206,6 +206,9 @@ def live_speed(folder: Path, frames: list[tuple[int, int, Message]], events: int
             ticked = owner.now
             owner.tick()
         streams[rank].receive([message])
+        if owner.now - committed < COMMIT_EVERY_US:
+            continue
+        committed = owner.now
         owner.turn()
         for notice in owner.notices:
             if type(notice) is KvNotice and notice.result is KvEventResult.APPLIED:
