@@ -113,7 +113,7 @@ class ReplicaSite:
 
         def is_told() -> bool:
             picks = {fact.question.request_id for fact in self.facts(PickMade)}
-            lost = sum(len(fact.picks) for fact in self.facts(PicksLost))  # integers
+            lost = sum(len(fact.lines) for fact in self.facts(PicksLost))  # integers
             return len(names - picks) <= lost
 
         until(is_told, "every pick is in the log", pause_s=0.3)

@@ -59,7 +59,7 @@ def wait_logged(group: ServeGroup, names: set[str]) -> None:
 
     def are_there() -> bool:
         picks = {record.fact.question.request_id for record in group.facts(PickMade)}  # type: ignore[attr-defined]
-        lost = sum(len(record.fact.picks) for record in group.facts(PicksLost))  # type: ignore[attr-defined,misc]
+        lost = sum(len(record.fact.lines) for record in group.facts(PicksLost))  # type: ignore[attr-defined,misc]
         return len(names - picks) <= lost
 
     until(are_there, lambda: f"all picks are told: {group.log_tail()}")
