@@ -14,7 +14,7 @@ before what is measured.
 | apply at the ceilings | 4 | 6 |
 | memory at the ceilings, 8 holders to a node | 2.5 | 3 |
 | memory, chat-64 twice, 1.3 holders to a node | 0.77 | 1 |
-| clear of a full slot, ms | 5 | 0.3 |
+| clear of a full slot, in chats of 2,048 and of 32 blocks, ms | 5 | 0.3 |
 | restart at the ceilings, s | 3 | 1 |
 
 Without Dynamo only our own figures are printed.
@@ -65,6 +65,7 @@ TARGETS: dict[str, tuple[float, float]] = {
 
 LIMITS: dict[str, tuple[float, float]] = {
     "clear of a full slot, ms": (5, 0.3),
+    "  in chats of 32 blocks, ms": (5, 0.3),
     "restart at the ceilings, s": (3, 1),
 }
 """Absolute figure -> floor and goal, at most."""
@@ -251,7 +252,7 @@ def _decoded(records: list[bytes]) -> Iterator[RunHeld]:
 
 
 def full_slots() -> Iterator[Figure]:
-    """Clear of a slot that holds all it may, alone: every node goes. In one chat of each of three lengths."""
+    """Clear of a slot that holds all it may, alone: every node goes. In chats of two lengths, by CPU time."""
     for chat, name in ((2_048, "clear of a full slot, ms"), (32, "  in chats of 32 blocks, ms")):
         taken = []
         for _ in range(3):
@@ -262,9 +263,9 @@ def full_slots() -> Iterator[Figure]:
             assert side.index.blocks(0) == side.index.limits.blocks
             gc.collect()
             gc.freeze()
-            began = time.perf_counter_ns()
+            began = time.process_time_ns()
             side.clear(0)
-            taken.append((time.perf_counter_ns() - began) / 1e6)
+            taken.append((time.process_time_ns() - began) / 1e6)
         yield Figure(name, statistics.median(taken), None, None, "ms")
 
 
