@@ -11,6 +11,9 @@ An append that stays unclear ends the writer id (decision 7): the machine asks w
 records are in the log (`FindOwn`), goes on under a new id whose first record names the old
 one, and sends the rest again. An owner has to win a new claim before its facts go on.
 
+An owner with a `spool` keeps there what waits beyond a few MiB, and sheds only once that takes
+nothing more. It makes no picks: one that is handed over all the same waits like all else.
+
     OPEN --unclear--> UNCLEAR --found--> OPEN, or HELD for an owner --claimed--> OPEN
     HELD: only `urgent` facts are sent (a claim, a ping, WriterContinued)
 """
@@ -19,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from typing import Any
 
 from ingest.log.appends import (
@@ -32,17 +34,19 @@ from ingest.log.appends import (
     Reclaim,
     Send,
     Settled,
+    State,
     Status,
 )
 from ingest.log.log_clock import OwnerClock
 from ingest.log.outage import PickBuffer
 from ingest.log.pacing import Pacing
+from ingest.log.shed_samples import ShedSamples
+from ingest.log.spool import Spool
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, COMMIT_BATCH_RECORDS_MAX, MIB
 from projections.events.codec import encode_record
 from projections.events.control import WriterContinued
 from projections.events.envelope import REPLICA_EPOCH
 from projections.events.picks import PickMade, PicksLost
-from projections.events.signals import SampleReceived, SubscriptionChanged
 
 __all__ = [
     "Appender",
@@ -58,24 +62,17 @@ __all__ = [
     "Status",
 ]
 
-SHED_AT_BYTES = 32 * MIB  # pending beyond this: what may be shed is shed
+SHED_AT_BYTES = 32 * MIB  # in memory beyond this: what may be shed is shed
 PENDING_BYTES_MAX = 256 * MIB  # beyond this even control records are lost, and told so
 RETRY_US = 100_000  # after a batch that was refused
-
-
-class State(Enum):
-    """See the module's text."""
-
-    OPEN = "open"
-    HELD = "held"
-    UNCLEAR = "unclear"
 
 
 class Appender:
     """See the module's text. every_us, every_bytes: group commit waits at most for either, ends aside.
 
     is_owner: facts wait for a claim; of one that stands_by those of a replica do not.
-    Every event method returns effects; the shell carries them out in order.
+    pending_bytes: of all that waits or is under way, spooled or not. Every event method returns effects;
+    the shell carries them out in order.
     """
 
     def __init__(
@@ -86,6 +83,7 @@ class Appender:
         stands_by: bool = False,
         every_us: int = 2_000,
         every_bytes: int = MIB,
+        spool: Spool | None = None,
     ) -> None:
         self.writer = writer
         self.epoch = REPLICA_EPOCH
@@ -106,15 +104,16 @@ class Appender:
         self._retry_at = 0
         self._last_acknowledged = 0
         self._picks = PickBuffer()
-        # by publisher what was shed as one sample; None where it cannot be said as one
-        self._uncovered: dict[tuple[str, int], SampleReceived | None] = {}
+        self._shrinks = spool is None
+        self._spool = spool if spool is not None else Spool(None)
+        self._owed = ShedSamples()
 
     # Events --------------------------------------------------------------------------
 
     @property
     def is_shedding(self) -> bool:
         """Whether facts below CONTROL are dropped now."""
-        return self.is_full or self.pending_bytes > SHED_AT_BYTES
+        return self.is_full or self._held_bytes > SHED_AT_BYTES
 
     def on_submitted(
         self, now_us: int, fact: Fact, importance: Importance, time: int | None = None, tag: Any = None
@@ -123,14 +122,18 @@ class Appender:
         entry = Entry(fact, importance, time, tag, now_us)
         if importance < Importance.CONTROL and self.is_shedding:
             return self._shed(entry)
-        if self.pending_bytes > PENDING_BYTES_MAX and importance is not Importance.PICK:
+        shrinks = self._shrinks and importance is Importance.PICK
+        if self._held_bytes > PENDING_BYTES_MAX and not shrinks:
             return entry.settled(Status.LOST)
-        if self._uncovered:
-            entry.fact = self._covering(fact)
-        self._enter(entry, now_us)
-        self._pending.append(entry)
+        if self._owed:
+            entry.fact = self._owed.covered(fact)
+        if self._spool.is_stale:
+            self.pending_bytes += self._spool.sketch(entry)
+        else:
+            self._enter(entry, now_us)
+        (self._spool if self._spool.is_next(self._held_bytes) else self._pending).append(entry)
         self._pacing.on_fact(now_us, fact)
-        if importance is not Importance.PICK:
+        if not shrinks:
             return []
         self._picks.add(entry)
         return self._bound_picks(now_us)
@@ -148,7 +151,7 @@ class Appender:
     def on_claimed(self, now_us: int, epoch: int, clock: OwnerClock) -> list[Effect]:
         """The claim of this writer won: its facts go out from now on, stamped by `clock`."""
         self.epoch, self._clock, self.state = epoch, clock, State.OPEN
-        self._renew(self._pending, now_us)
+        self._renew_all(now_us)
         return []
 
     def on_held(self) -> list[Effect]:
@@ -228,7 +231,7 @@ class Appender:
             self.epoch = REPLICA_EPOCH
             effects.append(Reclaim(previous))
         self.on_urgent(now_us, WriterContinued(previous, last_seen))
-        self._renew(self._pending, now_us)
+        self._renew_all(now_us)
         return effects
 
     # Questions -----------------------------------------------------------------------
@@ -237,7 +240,7 @@ class Appender:
         """Monotonic time at which `on_tick` would cut a batch; None while none can be."""
         if self._flight or self.state is State.UNCLEAR:
             return None
-        if not self._urgent and (self.state is State.HELD or not (self._pending or self.lost_picks)):
+        if not self._urgent and (self.state is State.HELD or not (self._is_waiting or self.lost_picks)):
             return None
         if self._retry_at:
             return self._retry_at
@@ -258,7 +261,16 @@ class Appender:
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing is under way."""
-        return not (self._flight or self._pending or self._urgent or self.lost_picks)
+        return not (self._flight or self._is_waiting or self._urgent or self.lost_picks)
+
+    @property
+    def _is_waiting(self) -> bool:
+        return bool(self._pending) or self._spool.is_in_use
+
+    @property
+    def _held_bytes(self) -> int:
+        """Of what waits or is under way, in memory."""
+        return self.pending_bytes - self._spool.spilled_bytes
 
     # Batches -------------------------------------------------------------------------
 
@@ -266,8 +278,10 @@ class Appender:
         """The next batch. Sequences grow in the order of the log: what is urgent goes first."""
         is_open = self.state is State.OPEN
         effects = self._tell_lost(now_us) if is_open and self.lost_picks else []
-        if self._urgent and self._pending and self._pending[0].sequence < self._urgent[-1].sequence:
-            self._renew(self._pending, now_us)
+        if is_open and not self._pending and self._spool.is_in_use:
+            effects += self._unspool(now_us)
+        if self._urgent and (not self._pending or self._pending[0].sequence < self._urgent[-1].sequence):
+            self._renew_all(now_us)
         records: list[bytes] = []
         size = 0
         for queue in (self._urgent, self._pending) if is_open else (self._urgent,):
@@ -286,7 +300,7 @@ class Appender:
             return effects
         self.pending_bytes -= size
         picks = sum(type(entry.fact) is PickMade for entry in self._flight)  # integers
-        self._pacing.on_batch(now_us, picks, bool(self._pending))
+        self._pacing.on_batch(now_us, picks, self._is_waiting)
         self._flight_number += 1
         return [*effects, Send(self._flight_number, records, self.is_full)]
 
@@ -300,9 +314,22 @@ class Appender:
         for entry in reversed(self._flight):
             (self._urgent if entry.is_urgent else self._pending).appendleft(entry)
             self.pending_bytes += entry.size
-            if entry.importance is Importance.PICK:
+            if entry.importance is Importance.PICK and self._shrinks:
                 self._picks.add_back(entry)
         self._flight = []
+
+    def _unspool(self, now_us: int) -> list[Effect]:
+        """What waits longest in the spool is next. Raises SpoolDamaged."""
+        effects: list[Effect] = []
+        for entry in self._spool.take():
+            if self.is_full and entry.importance < Importance.CONTROL:
+                self.pending_bytes -= entry.size
+                effects += self._shed(entry)
+                continue
+            if not entry.sequence:
+                self._renew((entry,), now_us)
+            self._pending.append(entry)
+        return effects
 
     def _enter(self, entry: Entry, now_us: int) -> None:
         """Give an entry its sequence, its stamp and its bytes."""
@@ -317,6 +344,10 @@ class Appender:
         entry.data = encode_record(time, self.writer, epoch, entry.sequence, entry.fact)
         self.pending_bytes += len(entry.data)
 
+    def _renew_all(self, now_us: int) -> None:
+        self._renew(self._pending, now_us)
+        self._spool.outdate()
+
     def _renew(self, entries: Iterable[Entry], now_us: int) -> None:
         """New sequences, stamps and bytes: the writer or its epoch changed, or others went before."""
         for entry in entries:
@@ -328,15 +359,7 @@ class Appender:
 
     def _shed(self, entry: Entry) -> list[Effect]:
         self.shed[entry.importance] += 1
-        fact = entry.fact
-        if type(fact) is SampleReceived:
-            publisher = fact.namespace, fact.publisher_id
-            owed = self._uncovered.get(publisher, fact)
-            if owed is not fact and owed is not None and owed.connection == fact.connection:
-                owed = _merged(owed, fact)
-            elif owed is not None:
-                owed = fact
-            self._uncovered[publisher] = owed
+        self._owed.add(entry.fact)
         return entry.settled(Status.SHED)
 
     def _purge(self) -> list[Effect]:
@@ -348,20 +371,6 @@ class Appender:
                 entry.data = None
                 effects.extend(self._shed(entry))
         return effects
-
-    def _covering(self, fact: Fact) -> Fact:
-        """A sample that goes through covers the shed ones before it, if they say no more than it does.
-
-        They do where all were of its rank and no number was missing between them. Otherwise
-        the hole stays visible, and the fold drops what it holds of the publisher.
-        """
-        if type(fact) is SampleReceived:
-            owed = self._uncovered.pop((fact.namespace, fact.publisher_id), None)
-            if owed is not None and owed.connection == fact.connection:
-                return _merged(owed, fact) or fact
-        elif type(fact) is SubscriptionChanged:
-            self._uncovered.pop((fact.namespace, fact.publisher_id), None)
-        return fact
 
     def _tell_lost(self, now_us: int) -> list[Effect]:
         """Ledger lines become records, where their picks stood; sequences behind them move on."""
@@ -389,12 +398,3 @@ class Appender:
             entry.data = None
             effects.extend(entry.settled(Status.LOST))
         return effects
-
-
-def _merged(older: SampleReceived, newer: SampleReceived) -> SampleReceived | None:
-    """The newer sample in place of both, None where the older one said something of its own."""
-    if older.worker_id != newer.worker_id or older.dp_rank != newer.dp_rank:
-        return None
-    if newer.covers_from > older.sequence + 1:
-        return None
-    return newer._replace(covers_from=min(older.covers_from, newer.covers_from))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple
 
 from projections.events.kinds import FACT_KINDS, Speaker
@@ -19,6 +19,14 @@ class Importance(IntEnum):
     KV = 3
     CONTROL = 4
     PICK = 5
+
+
+class State(Enum):
+    """What a writer may send; transitions stand in `appender`."""
+
+    OPEN = "open"
+    HELD = "held"
+    UNCLEAR = "unclear"
 
 
 class Status(IntEnum):

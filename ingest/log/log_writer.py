@@ -1,10 +1,9 @@
 """The asyncio shell of a writer: one thread that commits, the appender and the claim around it.
 
-`append` never waits: it hands the fact to the machine and returns. Batches are committed
-in a thread of their own, one at a time, so that no fdatasync holds the event loop; what
-arrives meanwhile makes the next batch. The shell owns the two clocks (boot time for all
-reckoning, the wall for one look at start) and the random writer id; the machines have
-neither.
+`append` never waits: it hands the fact to the machine and returns. Batches are committed in a thread of
+their own, one at a time, so that no fdatasync holds the event loop; what arrives meanwhile makes the next
+batch. The shell owns the two clocks (boot time for all reckoning, the wall for one look at start) and the
+random writer id; the machines have neither.
 """
 
 from __future__ import annotations
@@ -18,20 +17,12 @@ from typing import Any
 
 import structlog
 
-from ingest.log.appender import (
-    Appender,
-    Effect,
-    FindOwn,
-    Importance,
-    Receipt,
-    Reclaim,
-    Send,
-    Settled,
-    Status,
-)
+from ingest.log.appender import Appender, Effect, FindOwn, Importance, Receipt, Reclaim, Send, Settled, Status
 from ingest.log.commit_thread import CommitThread
 from ingest.log.own_search import Found, OwnSearch
 from ingest.log.ownership import Ownership
+from ingest.log.spool import Spool, SpoolDamaged
+from ingest.log.spool_notes import SpoolNotes
 from ingest.log.upkeep_rounds import UpkeepRounds
 from ingest.log.writer_settings import CommitNote, WriterSettings, boot_us, wall_us
 from projections.events.envelope import WRITER_BYTES
@@ -71,6 +62,7 @@ class LogWriter:
         is_owner: bool,
         stands_by: bool,
         replica: bytes | None,
+        spool: Spool | None,
         on_still: Callable[[int], None] | None,
         on_commit: Callable[[CommitNote], None] | None,
         now_us: Callable[[], int],
@@ -85,11 +77,7 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self._commits = CommitThread(store, self._loop)
         self._search = OwnSearch(
-            store,
-            self._commits,
-            on_found=self._on_found,
-            fail=self._fail,
-            reads_apart=settings.reads_apart,
+            store, self._commits, on_found=self._on_found, fail=self._fail, reads_apart=settings.reads_apart
         )
         self._upkeep: UpkeepRounds | None = None
         self._appender = Appender(
@@ -98,7 +86,10 @@ class LogWriter:
             stands_by=stands_by,
             every_us=settings.every_us,
             every_bytes=settings.every_bytes,
+            spool=spool,
         )
+        self.spool = spool
+        self._spool_notes = SpoolNotes(spool)
         self._ownership: Ownership | None = None
         if is_owner:
             self._ownership = Ownership(
@@ -130,6 +121,7 @@ class LogWriter:
         is_owner: bool = True,
         stands_by: bool = False,
         replica: bytes | None = None,
+        spool: Spool | None = None,
         cause: str = "restart",
         upkeep: Callable[[], object] | None = None,
         on_still: Callable[[int], None] | None = None,
@@ -141,6 +133,7 @@ class LogWriter:
 
         stands_by: return at once, and own the log when nobody else does, see `is_owner`; what the
         process reads of the log must be handed over (`on_batches`). replica: its name in the log.
+        spool: where an owner keeps what waits for a log that is away; discarded at the end.
         upkeep: called every `upkeep_s` in a thread (`segment_upkeep.keep_up` of the store).
         on_still(us): the loop stood still so long that all subscriptions count as cut.
         Raises LogError where the claim does not come through.
@@ -151,6 +144,7 @@ class LogWriter:
             is_owner=is_owner,
             stands_by=stands_by,
             replica=replica,
+            spool=spool,
             on_still=on_still,
             on_commit=on_commit,
             now_us=now_us,
@@ -273,6 +267,7 @@ class LogWriter:
         if self._handle is not None:
             self._handle.cancel()
         await self._loop.run_in_executor(None, self._commits.close)
+        self._spool_notes.discard()
         if self._upkeep is not None:
             await self._upkeep.stop()
 
@@ -296,7 +291,10 @@ class LogWriter:
     def _tick(self) -> None:
         self._handle = None
         if not self.failure.done():
-            self._do(self._appender.on_tick(self._now_us()))
+            try:
+                self._do(self._appender.on_tick(self._now_us()))
+            except SpoolDamaged as problem:
+                self._fail(problem)
 
     async def _watch(self) -> None:
         """Tick the machines though nothing happens: age of waiting picks, a loop that stood still."""
@@ -307,6 +305,7 @@ class LogWriter:
             self._do(self._appender.on_room(self._store.is_full()))
             if self._handle is None:
                 self._tick()
+            self._spool_notes.look(self._now_us())
 
     # Carrying out --------------------------------------------------------------------
 
@@ -384,6 +383,7 @@ class LogWriter:
         if not self.failure.done():
             log.error("the log cannot be written any more", error=str(problem))
             self.failure.set_result(problem)
+            self._spool_notes.discard()
 
     async def _own(self, ownership: Ownership, cause: str) -> None:
         """Win the claim. Raises LogError."""
