@@ -15,7 +15,7 @@ from typing import Protocol
 import structlog
 
 from app.fold_start import FoldStart, start_fold
-from app.log_tail import LogTail, monotonic_us
+from app.log_tail import GATHER_S, LogTail, monotonic_us
 from app.tail import Restart, Seen, StopReason, Tail
 from projections.events.ports import CheckpointStore, LogReader, OffsetGone, RecordBatch
 from projections.notices import Notice
@@ -53,7 +53,7 @@ class Folding:
 
     tail: the fold that picks read. newest: its successor while there is one, else the same.
     before_start: awaited before a fold is begun anew; it may fetch a checkpoint. on_batches: told all
-    that is read, before it is folded, and again where a fold is begun anew.
+    that is read, before it is folded, and again where a fold is begun anew. gather_s: see LogTail.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Folding:
         listener: Listener,
         before_start: Callable[[], Awaitable[object]] | None = None,
         on_batches: Callable[[Sequence[RecordBatch]], None] | None = None,
+        gather_s: float = GATHER_S,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
@@ -73,6 +74,7 @@ class Folding:
         self._listener = listener
         self._before_start = before_start
         self._on_batches = on_batches
+        self._gather_s = gather_s
         self.start = start_fold(reader, checkpoints)
         say_start(self.start, reader.end_offset())
         self.tail = self.newest = self._tail_of(self.start, frozenset())
@@ -145,6 +147,7 @@ class Folding:
             on_seen=self._listener.seen,
             on_condemn=self._listener.condemn,
             on_batches=self._on_batches,
+            gather_s=self._gather_s,
         )
 
 

@@ -28,6 +28,7 @@ log = structlog.get_logger("picklog.follower")
 
 RETRY_S = 5.0
 PARENT_POLL_S = 1.0
+GATHER_S = 0.05  # nobody waits for a checkpoint; a slice of many records costs less
 FAR_BEHIND_RECORDS = 200_000  # while this much waits, due checkpoints are skipped: newer ones follow
 
 
@@ -76,6 +77,7 @@ class Follower:
                 on_folded=lambda: None,
                 on_seen=self._note_due,
                 between=self._rest,
+                gather_s=GATHER_S,
             )
             gone = None
             try:

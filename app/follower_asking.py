@@ -28,6 +28,7 @@ SLICE_S = 0.002
 WAIT_S = 0.25
 LOOK_S = 1.0  # how often the shadow's configuration is looked at
 FLUSH_S = 0.5  # how long rows wait for more
+BREATH_S = 0.02  # many records are cheaper than many looks
 PAUSE_S = 5.0
 
 
@@ -104,6 +105,7 @@ class Asking:
                 return
             if not has_read and not is_busy:
                 await self._reader.wait(machine.position, WAIT_S)
+                await asyncio.sleep(BREATH_S)
             await asyncio.sleep(0)
 
     async def close(self) -> None:

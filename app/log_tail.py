@@ -2,8 +2,9 @@
 
 One task per fold. It gives the event loop back after every millisecond of folding, so
 that requests are served while a long log is caught up with, and waits for the log only
-when nothing is left to fold. Reading is plain file I/O on pages that were just written;
-it is bounded by `READ_BYTES` a step.
+when nothing is left to fold. Of a busy log it lets a few milliseconds of records gather: one by
+one they cost twice as much to fold, in cold caches and in all that is done for each slice.
+Reading is plain file I/O on pages that were just written; it is bounded by `READ_BYTES` a step.
 
 A fold that begins behind the end of the log meets old news first: no slice holds both old
 and new, and of old slices neither facts nor lines are told again.
@@ -24,6 +25,8 @@ from projections.notices import Notice
 READ_BYTES = 1 << 20
 SLICE_RECORDS = 512  # about a millisecond of folding
 WAIT_S = 0.5
+GATHER_S = 0.005  # between slices of a busy log; the first record after a silence waits for nothing
+GATHER_IDLE_S = 0.02  # the same where nobody picks, so that what others picked may come later
 
 log = structlog.get_logger("picklog.tail")
 
@@ -43,6 +46,7 @@ class LogTail:
     on_condemn(offset, detail): an owner appends RecordCondemned; None elsewhere.
     between: awaited after each slice; the fold stands still meanwhile.
     on_batches: told all that is read, before it is folded.
+    gather_s: how long records of a busy log gather before a slice.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class LogTail:
         on_condemn: Callable[[int, str], None] | None = None,
         between: Callable[[], Awaitable[None]] | None = None,
         on_batches: Callable[[Sequence[RecordBatch]], None] | None = None,
+        gather_s: float = GATHER_S,
     ) -> None:
         self.reader = reader
         self.tail = tail
@@ -72,6 +77,8 @@ class LogTail:
         self._on_seen = on_seen
         self._between = between
         self._on_batches = on_batches
+        self._gather_s = gather_s
+        self._folded_at = float("-inf")
 
     async def run(self) -> Restart:
         """Fold until the fold has to be started anew; returns why. Cancel to stop.
@@ -84,6 +91,9 @@ class LogTail:
                 await self._between()
             if not has_done:
                 await self.reader.wait(self.tail.next_offset, WAIT_S)
+                left_s = self._folded_at + self._gather_s - time.monotonic()
+                if left_s > 0:
+                    await asyncio.sleep(left_s)
             await asyncio.sleep(0)  # also behind a wait: some readers return from it at once
         return self.restart
 
@@ -107,6 +117,7 @@ class LogTail:
             self._carry_out(effects)
             self._is_news = True
             self._on_folded()
+            self._folded_at = time.monotonic()
             return True
         if (
             not read and tail.next_offset >= self.reader.end_offset()

@@ -35,7 +35,7 @@ from app.doors import DoorPlan, Doors
 from app.folding import Folding
 from app.follower_figures import FollowerMetrics
 from app.log_access import LogAccess, OwnedLog, StoreFigures
-from app.log_tail import monotonic_us
+from app.log_tail import GATHER_IDLE_S, GATHER_S, monotonic_us
 from app.lookups import Lookups
 from app.observe import Observer
 from app.own_records import OwnRecords
@@ -112,6 +112,7 @@ class MainProcess:
             self,
             before_start=partial(PeerCheckpoints.of(config, access.folder).fetch, access.reader),
             on_batches=self._read if self.stands_by else None,
+            gather_s=GATHER_S if role.value.picks else GATHER_IDLE_S,
         )
         self.pick_log = ReplicaLog(self.replica, self.folding.tail, self.own.of_replica)
         self.service: RouterService | None = None
