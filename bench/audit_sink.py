@@ -20,7 +20,8 @@ from collections import deque
 from pathlib import Path
 
 from app.audit_database import database_url
-from app.audit_sink import AuditSink, SinkSettings
+from app.audit_sink import AuditSink
+from app.sql_rows import SinkSettings
 from bench import floor
 from projections.events.codec import encode_record
 from projections.events.control import (

@@ -63,7 +63,6 @@ SLEEPERS = {"tests/deploy/demo/test_children.py": "waits for real processes"}
 
 ENTRY_POINTS = {
     "app.__main__": "python -m app",
-    "ingest.log.kafka_log": "tests: the writing side of a topic; `serve` refuses log.kind kafka by name",
 }
 """Modules that nobody imports, and who runs them."""
 
@@ -80,7 +79,7 @@ DOORS = {
     "prometheus_client": ("app/",),
     "cryptography": ("app/capture_signature",),
     "jinja2": ("router/prompt/chat_template",),
-    "minijinja": ("router/prompt/chat_template",),
+    "minijinja": ("router/prompt/chat_template", "router/prompt/chat_beginnings"),
     "tokenizers": ("router/prompt/segment_encoder",),
 }
 """Foreign library -> beginnings of the paths that may import it."""

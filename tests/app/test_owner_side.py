@@ -88,7 +88,7 @@ async def test_a_pass_that_does_not_settle_is_read_again(site: Site) -> None:
         owning = owner.process.owning
         assert owning is not None and owning.ingest is not None
         repeated: list[object] = []
-        owning.ingest.repeat_pass = repeated.append  # type: ignore[method-assign]
+        owning.ingest.repeat_pass = repeated.append  # type: ignore[assignment, method-assign]
         held = owner.process.newest_fold.state.registry.passes
         settled = next(fact for fact in site.facts(PassSettled))
         assert held[settled.namespaces[0]].settled
