@@ -8,8 +8,8 @@ once, and its checkpoint is written where 60 s of it are left. Then a process of
 checkpoint: the time from before it is spawned to a fold at the log's end, interpreter and imports included.
 
 At several sizes on the way: how long the fold from the beginning took until there, the memory of the
-process, and how long a reader that follows takes to have what was just committed. With --kafka the log is copied into a
-topic of a real broker too and a process starts from there.
+process, and how long a reader that follows takes to have what was just committed. With --kafka the log
+is copied into a topic of a real broker too and a process starts from there.
 
 Target: 10 million records, a full index, a tail of 60 s of samples: under 5 s.
 """
