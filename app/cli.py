@@ -254,6 +254,7 @@ def router(
 def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: str | None) -> NoReturn:
     from app.config_load import installed_extras
     from app.config_storage import LogKind
+    from app.data_ceilings import say_overcommitted
     from app.doors import SOCKET_FOLDER, DoorPlan
     from app.serve import run_role
 
@@ -261,6 +262,8 @@ def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: st
         loaded = loaded_config(config, tell=member is None)
         if loaded.config.log.kind is LogKind.KAFKA and "kafka" not in installed_extras():
             fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
+        if loaded.config.log.kind is LogKind.KAFKA and role.value.owns:
+            say_overcommitted(loaded.config, data)
         addresses = tuple(binds or ()) if binds or member is not None else None
         own_socket = data / SOCKET_FOLDER / f"{member}.sock" if member is not None else None
         with addresses_told():

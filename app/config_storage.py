@@ -96,7 +96,7 @@ class KafkaSettings(Section):
         default=3, ge=1, le=100, description="Of topics that are created. 1 to 100."
     )
     spool_bytes: ByteSize = Field(
-        default=ByteSize(4 << 30), description="Ceiling of the owner's spool; not in this release."
+        default=ByteSize(4 << 30), description="What an owner keeps on disk while brokers are away."
     )
     allow_unsafe: bool = Field(default=False, description="true only warns about unsafe topic settings.")
     security: KafkaSecuritySettings = Field(default=KafkaSecuritySettings(), description="TLS and SASL.")

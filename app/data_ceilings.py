@@ -14,6 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from app.config_model import Config
+from app.config_storage import LogKind
 from app.part_settings import bytes_of
 from app.replay_steps import STEP_BYTES_MAX
 from app.shadow_file import FILES_BYTES_MAX
@@ -28,6 +29,8 @@ class Ceilings(NamedTuple):
 
     derived: `DIR/steps`, `DIR/shadow.jsonl` where the shadow has no database, and
     `DIR/artifacts` where prompts are read and no other folder is named.
+
+    An owner on Kafka keeps checkpoints and its spool alone.
     """
 
     log: int
@@ -36,20 +39,25 @@ class Ceilings(NamedTuple):
     audit: int
     derived: int
     reserve: int
+    spool: int = 0
 
     @property
     def sum_bytes(self) -> int:
         """All of them together."""
-        return self.log + self.raw + self.checkpoints + self.audit + self.derived + self.reserve
+        kept = self.log + self.raw + self.checkpoints + self.audit + self.derived
+        return kept + self.reserve + self.spool
 
 
 def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
     """The ceilings in force on a file system of that size."""
     raw = config.log.raw
+    checkpoints = 0 if config.checkpoints.folder else bytes_of(config.checkpoints.bytes, file_system_bytes)
+    if config.log.kind is LogKind.KAFKA:
+        return Ceilings(0, 0, checkpoints, 0, 0, 0, config.log.kafka.spool_bytes.count)
     return Ceilings(
         bytes_of(config.log.retention.bytes, file_system_bytes),
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
-        0 if config.checkpoints.folder else bytes_of(config.checkpoints.bytes, file_system_bytes),
+        checkpoints,
         bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
         STEP_BYTES_MAX
         + (0 if config.audit.enabled else FILES_BYTES_MAX)
@@ -82,6 +90,8 @@ def say_overcommitted(config: Config, data: Path, disk: Disk | None = None) -> b
         checkpoints_bytes=ceilings.checkpoints,
         audit_bytes=ceilings.audit,
         derived_bytes=ceilings.derived,
-        remedy="lower log.retention.bytes, log.raw.bytes, checkpoints.bytes or audit.bytes",
+        spool_bytes=ceilings.spool,
+        remedy="lower log.retention.bytes, log.raw.bytes, checkpoints.bytes, audit.bytes "
+        "or log.kafka.spool_bytes",
     )
     return True

@@ -18,6 +18,10 @@ from ingest.log.kafka_log import KafkaLog
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_tail import KafkaTail
 from ingest.log.segment_files import Disk
+from ingest.log.spool import Spool
+from ingest.log.spool_files import SpoolFiles
+
+SPOOL_NAME = "spool"
 
 
 class KafkaAccess:
@@ -30,6 +34,7 @@ class KafkaAccess:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.data = data
         self._place = place_of(config.log.kafka)
+        self._spool_bytes = config.log.kafka.spool_bytes.count
         self.store = KafkaLog.open(self._place)
         try:
             self.reader = KafkaTail.open(self._place)
@@ -51,6 +56,10 @@ class KafkaAccess:
 
     def upkeep(self) -> None:
         """See LogAccess. The brokers do it."""
+
+    def spool(self) -> Spool | None:
+        """See LogAccess. `DIR/spool`, which holds nothing but while brokers are away."""
+        return Spool(SpoolFiles(self.data / SPOOL_NAME, self._spool_bytes))
 
     def give_up(self) -> None:
         """See LogAccess."""

@@ -29,6 +29,7 @@ from ingest.log.segment_upkeep import (
     retention_bytes,
     stored_bytes,
 )
+from ingest.log.spool import Spool
 from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointStore, LogReader, LogStore
 
@@ -94,6 +95,9 @@ class LogAccess(Protocol):
 
     def upkeep(self) -> None:
         """Compress, and let retention go no further than kept checkpoints allow. In a thread."""
+
+    def spool(self) -> Spool | None:
+        """A new spool for an owner; None where the log is on the machine's own disk. Raises OSError."""
 
     def give_up(self) -> None:
         """End a commit that waits for another process or for brokers; nothing is written behind it.
@@ -174,6 +178,10 @@ class OwnedLog:
         newest = self.checkpoints.list()[-self._keep :]
         self.log.retention_floor = newest[0].offset if len(newest) == self._keep else 0
         keep_up(self.log)
+
+    def spool(self) -> Spool | None:
+        """See LogAccess."""
+        return None
 
     def give_up(self) -> None:
         """See LogAccess. A commit waits for the disk alone."""

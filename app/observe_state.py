@@ -51,6 +51,7 @@ class LogFigures(NamedTuple):
     record lasts. room: one of ROOMS. pending_bytes, pending_picks: appended and not durable.
     shed: (importance, facts) since start, importances in lower case. overlay: own picks and
     ends that the fold does not hold yet. routers, turned_away: see `log_access.StoreFigures`.
+    spool_bytes, spool_records: of the disk, and facts on it, of an owner with a spool.
     """
 
     first_offset: int
@@ -65,6 +66,8 @@ class LogFigures(NamedTuple):
     overlay: int | None = None
     routers: int | None = None
     turned_away: int | None = None
+    spool_bytes: int | None = None
+    spool_records: int | None = None
 
 
 class StateSource(Protocol):
@@ -153,6 +156,8 @@ class StateText:
             ("picklog_log_bytes_max", "Ceiling of retention.", figures.ceiling_bytes),
             ("picklog_append_pending_bytes", "Appended and not durable.", figures.pending_bytes),
             ("picklog_append_pending_picks", "Picks appended and not durable.", figures.pending_picks),
+            ("picklog_spool_bytes", "Disk that the spool takes.", figures.spool_bytes),
+            ("picklog_spool_records", "Facts that wait in the spool.", figures.spool_records),
             ("picklog_own_unfolded", "Own picks and ends that the fold lacks.", figures.overlay),
             ("picklog_owner_routers", "Other processes that append through this one.", figures.routers),
         ):

@@ -81,6 +81,7 @@ class ProcessState:
         self._refresh()
         access, writer = self._parts.access, self._parts.writer
         stored = self._stored
+        spool = writer.spool if writer is not None else None
         return LogFigures(
             access.reader.first_offset(),
             access.reader.end_offset(),
@@ -94,6 +95,8 @@ class ProcessState:
             self._parts.pick_log.overlay_size,
             stored.routers if stored is not None else None,
             stored.turned_away if stored is not None else None,
+            spool.disk_bytes if spool is not None else None,
+            spool.records if spool is not None else None,
         )
 
     def checkpoint_time(self) -> int | None:

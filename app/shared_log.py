@@ -11,6 +11,7 @@ from app.log_access import SOCKET_NAME, ClosingReader, StoreFigures, checkpoints
 from ingest.log.segment_files import Disk, LogAbsent
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.socket_store import SocketStore
+from ingest.log.spool import Spool
 
 OWNER_WAIT_S = 30.0  # for the owner to make the log that this process reads
 OWNER_LOOK_S = 0.1
@@ -49,6 +50,10 @@ class SharedLog:
 
     def upkeep(self) -> None:
         """See LogAccess. The owner does it."""
+
+    def spool(self) -> Spool | None:
+        """See LogAccess. This process never owns the log."""
+        return None
 
     def give_up(self) -> None:
         """See LogAccess."""

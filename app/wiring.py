@@ -191,6 +191,7 @@ class MainProcess:
                 is_owner=self.owning is not None,
                 stands_by=self.stands_by,
                 replica=self.replica,
+                spool=self.access.spool() if self.owning is not None else None,
                 upkeep=self.access.upkeep if self.owning is not None else None,
                 on_still=self.observer.stood_still,
             )

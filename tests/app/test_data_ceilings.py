@@ -40,6 +40,14 @@ def test_raw_frames_that_are_not_kept_take_nothing() -> None:
     assert ceilings_of(config, 100 * GIB).raw == 0
 
 
+def test_a_spool_counts_where_the_log_is_on_kafka() -> None:
+    kafka = {"bootstrap_servers": ["kafka:9092"], "spool_bytes": "2GiB"}
+    config = check_data({"log": {"kind": "kafka", "kafka": kafka}}, extras=frozenset({"kafka"}))[0]
+    assert ceilings_of(config, 100 * GIB) == Ceilings(0, 0, 10 * GIB, 0, 0, 0, 2 * GIB)
+    assert ceilings_of(config, 100 * GIB).sum_bytes == 12 * GIB
+    assert ceilings_of(CONFIG, 100 * GIB).spool == 0
+
+
 @pytest.mark.parametrize("audit", [{"enabled": False}, {"url": "postgresql://db/audit"}])
 def test_an_audit_that_is_written_elsewhere_takes_nothing(audit: dict[str, object]) -> None:
     config = check_data({"audit": audit}, extras=frozenset())[0]

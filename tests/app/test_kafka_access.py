@@ -10,7 +10,9 @@ import pytest
 from app import kafka_access
 from app.config_model import Config
 from app.kafka_access import KafkaAccess
+from ingest.log.appends import Entry, Importance
 from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable
+from tests.ingest.log.facts import sample
 from tests.ingest.log.kafka_topic import Topic, reader_of
 from tests.ingest.log.test_kafka_reader import topic_of
 
@@ -70,6 +72,23 @@ def test_all_connections_go_to_the_topic_of_the_configuration(cluster: Cluster, 
     access.upkeep()
     access.close()
     assert cluster.order == ["tail", "store"]
+
+
+@pytest.mark.req("EVS-17")
+def test_an_owner_s_spool_lies_in_the_data_directory_and_keeps_to_its_ceiling(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    kafka = {"bootstrap_servers": ["h:1"], "topic": "lane", "spool_bytes": "64KiB"}
+    config = Config.model_validate({"log": {"kind": "kafka", "kafka": kafka}})
+    spool = KafkaAccess(tmp_path, config).spool()
+    assert spool is not None
+    assert (tmp_path / "spool").stat().st_mode & 0o077 == 0
+    for number in range(100_000):
+        entry = Entry(sample(number), Importance.SAMPLE, None, None, 0)
+        spool.sketch(entry)
+        spool.append(entry)
+    assert spool.disk_bytes <= 64 << 10
+    assert spool.discard() == 100_000
 
 
 def test_a_store_that_was_given_up_is_not_closed_again(cluster: Cluster, tmp_path: Path) -> None:

@@ -245,6 +245,8 @@ def test_the_log_s_range_lag_and_horizon_are_told() -> None:
         pending_picks=2,
         shed=(("raw", 4), ("sample", 5)),
         overlay=3,
+        spool_bytes=4096,
+        spool_records=6,
     )
     series = looked_at(process)
     assert value(series, "picklog_log_first_offset") == 1
@@ -260,6 +262,8 @@ def test_the_log_s_range_lag_and_horizon_are_told() -> None:
     assert value(series, "picklog_append_pending_bytes") == 10
     assert value(series, "picklog_append_pending_picks") == 2
     assert value(series, "picklog_own_unfolded") == 3
+    assert value(series, "picklog_spool_bytes") == 4096
+    assert value(series, "picklog_spool_records") == 6
 
 
 def test_a_reader_that_does_not_know_the_log_s_sizes_leaves_them_out() -> None:

@@ -116,15 +116,52 @@ def test_after_an_unclear_append_what_is_spooled_gets_new_sequences_stamps_and_t
     assert len(facts) == 61
 
 
-def test_a_ping_that_goes_first_moves_the_sequences_of_what_is_spooled_behind_it() -> None:
+@pytest.mark.parametrize("waits_in_memory", [True, False])
+def test_a_ping_that_goes_first_moves_the_sequences_of_all_that_waits(waits_in_memory: bool) -> None:
     log = SpooledLog(MemorySpill())
-    an_outage(log, 40)
+    for number in range(40):
+        log.submit(sample(number), SAMPLE)
+    if not waits_in_memory:
+        log.commit()
     log.machine.on_held()
     log.machine.on_urgent(log.now, Pinged(REPLICA, 1, URGENT_PING))
+    log.commit()
     log.drain()
     log.check()
-    assert type(log.decoded[0].fact) is Pinged
-    assert [one.sequence for one in log.decoded] == sorted(one.sequence for one in log.decoded)
+    sequences = [one.sequence for one in log.decoded]
+    assert sequences == sorted(sequences)
+
+
+def test_what_comes_while_the_last_stale_facts_wait_goes_behind_them() -> None:
+    log = SpooledLog(MemorySpill())
+    an_outage(log, 40)
+    log.unclear(lands=0)
+    log.commit()
+    log.claim()
+    number = 40
+    while log.machine.pending_bytes:
+        if number < 200:
+            log.submit(sample(number), SAMPLE)
+            number += 1
+        log.commit()
+    log.check()
+
+
+@pytest.mark.req("EVS-17")
+def test_on_a_full_log_what_is_spooled_and_may_be_shed_is_shed_in_its_turn() -> None:
+    log = SpooledLog(MemorySpill())
+    an_outage(log, 40)
+    log.submit(CheckpointDue("x"))
+    log.do(log.machine.on_room(is_full=True))
+    for _ in range(40):
+        log.commit()
+    log.check()
+    assert log.told() == [CheckpointDue("x")]
+    assert log.machine.shed[SAMPLE] == 40
+    log.do(log.machine.on_room(is_full=False))
+    log.submit(sample(40), SAMPLE)
+    log.drain()
+    assert log.decoded[-1].fact == sample(40)._replace(covers_from=0)
 
 
 def test_what_is_kept_of_a_fact_without_a_sequence_is_never_shorter_than_the_record_will_be() -> None:
@@ -176,8 +213,8 @@ def test_a_chunk_that_is_not_what_was_spooled_is_told_and_nothing_of_it_is_sent(
 
 FACTS = st.sampled_from(["control", "sample", "other sample", "kv", "ping", "pick", "large"])
 STEPS = st.one_of(
-    st.tuples(st.just("say"), st.lists(FACTS, min_size=1, max_size=12)),
-    st.tuples(st.just("say"), st.lists(FACTS, min_size=1, max_size=12)),
+    st.tuples(st.just("say"), st.lists(FACTS, min_size=6, max_size=24)),
+    st.tuples(st.just("say"), st.lists(FACTS, min_size=1, max_size=3)),
     st.tuples(st.sampled_from(["tick", "commit", "refuse", "full", "claim", "urgent"]), st.none()),
     st.tuples(st.just("unclear"), st.integers(0, 8)),
     st.tuples(st.sampled_from(["room", "spill", "held"]), st.booleans()),
@@ -186,7 +223,7 @@ STEPS = st.one_of(
 
 @pytest.mark.req("EVS-15", "EVS-17")
 @settings(max_examples=300, deadline=None)
-@given(st.lists(STEPS, max_size=60), st.sampled_from([600, 3_000, 1 << 30]))
+@given(st.lists(STEPS, min_size=8, max_size=60), st.sampled_from([600, 3_000, 1 << 30]))
 def test_what_arrives_is_what_was_submitted_but_for_what_was_told_in_order_once(
     steps: list[tuple[str, Any]], bytes_max: int
 ) -> None:
