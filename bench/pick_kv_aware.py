@@ -18,7 +18,9 @@ threads.
 `choice` is all that decides, loads read included; `whole pick` also makes the recorded rows,
 the digest over all rows and the outcome. These hash all of the prompt each time. A router remembers hashes
 of what a chat began with (`router/prompt/hash_memo.py`), so `next turn` stands beside them: 500 tokens
-are new each time and the others were hashed before. Without Dynamo only our own figures are printed.
+are new each time and the others were hashed before. Parts are measured by themselves, on one prompt;
+`prompts in turns` is the three together, another prompt each time, in turns with Dynamo's calls, so that
+memory has forgotten both. Without Dynamo only our own figures are printed.
 
     python -m bench.pick_kv_aware [--json]
 """
@@ -151,6 +153,25 @@ class Ours:
         """And rows, digest, outcome."""
         return pick(self.view(), self.question(tokens), SETTINGS)
 
+    def narrow(self) -> Callable[[bytes], object]:
+        """Hash, find, cost and choose, with loads that were read before."""
+        view = self.view()
+        _, competing = pools_of(self.fleet, self.question(b""), SETTINGS)
+        asked = Asked(view, self.question(b""), SETTINGS, KV, {})
+        table = RankTable(roster_of(self.fleet, competing, ("bench",)))
+        loads = prefix_costs.read_loads(asked, Leg.AGGREGATED, competing, table)
+        everyone = range(len(table))
+
+        def step(tokens: bytes) -> object:
+            question = self.question(tokens)
+            depths = view.device_depths(question)
+            assert depths is not None
+            whole = Asked(view, question, SETTINGS, KV, depths)
+            table.costs = prefix_costs.price(whole, Leg.AGGREGATED, table, loads, everyone, True)
+            return prefix_costs.choose(table, everyone, 0.0, (), 0, True)
+
+        return step
+
     def parts(self, tokens: bytes) -> dict[str, Callable[[], object]]:
         """The steps by themselves."""
         view, question = self.view(), self.question(tokens)
@@ -175,6 +196,7 @@ class Ours:
             "hash": lambda: self.question(tokens),
             "hash of the next turn": lambda: self.asked(memo.block_hashes(next(turns), SIZE, SEED), TOKENS),
             "find": lambda: view.device_depths(question),
+            "depth to record": lambda: view.deepest(question, KV),
             "read loads": lambda: prefix_costs.read_loads(asked, leg, competing, RankTable(roster)),
             "cost step": cost_step,
             "pack rows": table.pack,
@@ -268,7 +290,9 @@ async def against(ours: Ours, workers: int, ranks: int, depth_of: Depths) -> dic
                 held = mine[key].device if key in mine else 0
                 told = theirs[(key.instance_id, key.dp_rank)]
                 assert held == told, f"{key}: {held} here, {told} there"
+        narrow = ours.narrow()
         steps: dict[str, Callable[[int], object]] = {
+            "the same, prompts in turns": lambda place: narrow(asked[place]),
             "choice": lambda place: ours.choice(asked[place]),
             "choice from a list": lambda place: ours.choice(array.array("I", lists[place]).tobytes()),
             "whole pick": lambda place: ours.whole(asked[place]),
@@ -311,6 +335,7 @@ def measure(workers: int, ranks: int, depth_of: Depths, with_dynamo: bool) -> di
         figures["ratios"] = ratios
         for name in ("hash, find, cost step", "the same of a next turn"):
             ratios[name] = figures["select"] / figures[name]
+        figures["the same, prompts in turns"] = figures["select"] / ratios["the same, prompts in turns"]
     return figures
 
 
