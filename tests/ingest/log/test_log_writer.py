@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingest.log.appender import Importance, Receipt, Status
 from ingest.log.log_writer import CommitNote, LogWriter, WriterSettings
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_upkeep import keep_up
+from ingest.log.spool import Spool, SpoolDamaged
 from ingest.log.writer_settings import boot_us
 from projections.events.codec import decode_record
 from projections.events.control import CheckpointDue, LaneOpened, Pinged, WriterContinued
 from projections.events.envelope import Record
 from projections.events.kinds import Kind
 from projections.events.ports import (
+    CommitFailed,
     CommitUnclear,
     LogCorrupt,
     LogError,
@@ -28,9 +31,11 @@ from projections.events.ports import (
     MemoryLog,
     RecordBatch,
 )
+from projections.events.signals import SampleReceived
 from projections.fold import Fold
 from tests.ingest.log.facts import REPLICA, end, pick, sample
 from tests.ingest.log.log_places import SMALL, BrokenSync
+from tests.ingest.log.memory_spill import MemorySpill
 from tests.log_suite import read_all
 
 WALL = 1_790_000_000_000_000
@@ -282,6 +287,88 @@ async def test_on_a_full_disk_picks_go_on_and_samples_are_shed() -> None:
     assert writer.shed[Importance.SAMPLE] == 1
     await writer.close()
     assert Kind.SAMPLE_RECEIVED not in {record.kind for record in records(log)}
+
+
+class AwayLog(MemoryLog):
+    """Takes nothing while `away`."""
+
+    away = False
+
+    def commit(self, batch: Sequence[bytes], critical: bool = True) -> int:
+        if self.away:
+            raise CommitFailed("nobody answers")
+        return super().commit(batch)
+
+
+def small_spool(spill: MemorySpill) -> Spool:
+    return Spool(spill, memory_bytes=2_000, chunk_bytes=500)
+
+
+def until_spooled(writer: LogWriter) -> None:
+    """Samples that no broker takes, until some are spooled."""
+    assert writer.spool is not None
+    for number in range(1, 201):
+        writer.append(sample(number), importance=Importance.SAMPLE)
+    assert writer.spool.records > 50
+
+
+@pytest.mark.req("EVS-17")
+async def test_what_a_log_that_is_away_does_not_take_is_spooled_and_shipped_when_it_is_back() -> None:
+    log = AwayLog()
+    writer = await LogWriter.open(log, spool=small_spool(MemorySpill()))
+    log.away = True
+    until_spooled(writer)
+    assert (writer.is_shedding, writer.shed[Importance.SAMPLE]) == (False, 0)
+    with capture_logs() as captured:
+        writer._spool_notes.look(boot_us())
+        log.away = False
+        await asyncio.wait_for(writer.flush(), 30)
+        writer._spool_notes.look(boot_us())
+    told = [record.fact for record in records(log) if isinstance(record.fact, SampleReceived)]
+    assert told == [sample(number) for number in range(1, 201)]
+    assert [entry["log_level"] for entry in captured] == ["warning", "info"]
+    await writer.close()
+
+
+@pytest.mark.req("EVS-16")
+async def test_a_superseded_owner_throws_its_spool_away() -> None:
+    log = AwayLog()
+    clock = Clock()
+    writer = await LogWriter.open(log, now_us=clock, spool=small_spool(spill := MemorySpill()))
+    log.away = True
+    until_spooled(writer)
+    log.away = False
+    writer._appender.on_held()  # as a loop that stood still does
+    other = await LogWriter.open(log, is_owner=True)
+    clock.us += 3_000_000
+    with capture_logs() as captured:
+        assert isinstance(await asyncio.wait_for(asyncio.shield(writer.failure), 30), LogFailed)
+    assert spill.size_bytes == 0
+    assert "what was spooled is thrown away" in [entry["event"] for entry in captured]
+    await writer.close()
+    await other.close()
+    assert not [record for record in records(log) if record.kind == Kind.SAMPLE_RECEIVED]
+
+
+async def test_a_spool_that_comes_back_damaged_ends_the_writer() -> None:
+    log = AwayLog()
+    writer = await LogWriter.open(log, spool=small_spool(spill := MemorySpill()))
+    log.away = True
+    until_spooled(writer)
+    spill.chunks[0] = spill.chunks[0][:-1]
+    log.away = False
+    assert isinstance(await asyncio.wait_for(asyncio.shield(writer.failure), 30), SpoolDamaged)
+    await writer.close()
+
+
+async def test_a_closed_writer_leaves_no_spool() -> None:
+    log = AwayLog()
+    writer = await LogWriter.open(log, spool=small_spool(spill := MemorySpill()))
+    log.away = True
+    until_spooled(writer)
+    writer._fail(LogError("given up"))
+    await writer.close()
+    assert spill.size_bytes == 0
 
 
 async def test_another_owner_ends_this_one() -> None:
