@@ -35,11 +35,12 @@ class Crowd(NamedTuple):
 def fill_device(fleet: Fleet, depths: DeviceDepths, table: RankTable) -> Crowd | None:
     """Overlaps where only blocks on the device count. Returns the crowd, if there is one."""
     slots = slot_places(fleet, table.roster, depths)
-    crowd = _crowd(depths, slots, len(table))
+    count = len(table.overlaps)
+    crowd = _crowd(depths, slots, count)
     within = slots.mask
     if crowd is not None:
         within = crowd.mask
-        table.overlaps = [crowd.depth] * len(table)
+        table.overlaps = [crowd.depth] * count
         for place in crowd.others:
             table.overlaps[place] = 0
     of_slot, overlaps = slots.of_slot, table.overlaps

@@ -133,8 +133,8 @@ def choose(
         winner = competing[softmax_index(costs, temperature, draw[0])]
         is_tie = 1 < len(equals) == len(competing)
     else:
-        winner = whose_turn(rotation, len(table), equals)
         is_tie = len(equals) > 1
+        winner = whose_turn(rotation, len(table), equals) if is_tie else equals[0]
     reason = PickReason.ROUND_ROBIN_STALE if is_tie and not is_comparable else PickReason.KV_AWARE
     return reason, winner
 
@@ -318,17 +318,18 @@ def _price_crowd(asked: Asked, crowd: Crowd, table: RankTable, loads: Loads) -> 
     isl, full, size = asked.question.isl_tokens, asked.kv.overlap_credit, table.roster.usable_sizes[0]
     need = -(-isl // size)
     credit, uncached = full * crowd.depth, need - crowd.depth
-    if (min(loads.tokens) + isl) / size < credit or uncached < 0:
+    tokens, blocks, overlaps = loads.tokens, loads.blocks, table.overlaps
+    if (min(tokens) + isl) / size < credit or uncached < 0:
         return None
-    columns = zip(loads.tokens, loads.blocks, strict=True)
+    columns = zip(tokens, blocks, strict=True)
     costs: list[Any] = [(t + isl) / size - credit + (b + uncached) for t, b in columns]
     credits_ = [credit] * len(costs)
     for place in crowd.others:
-        overlap = table.overlaps[place]
+        overlap = overlaps[place]
         credits_[place] = credit = full * overlap
-        adjusted = (loads.tokens[place] + isl) / size - credit
-        blocks = loads.blocks[place] + (need - overlap if need > overlap else 0)
-        costs[place] = (adjusted if adjusted > 0.0 else 0.0) + blocks
+        adjusted = (tokens[place] + isl) / size - credit
+        in_use = blocks[place] + (need - overlap if need > overlap else 0)
+        costs[place] = (adjusted if adjusted > 0.0 else 0.0) + in_use
     table.credits = credits_
     return costs
 
