@@ -16,6 +16,7 @@ from projections.events.codec import (
     RecordRefused,
     Refusal,
     check_word,
+    decode_parts,
     decode_record,
     encode_record,
     encode_value,
@@ -45,6 +46,12 @@ WRITER = bytes(range(16))
 def sealed(body: bytes) -> bytes:
     """Body with a right check word, whatever it says."""
     return body + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little")
+
+
+def data_values(data: bytes) -> tuple[Any, ...]:
+    """The values that a record's bytes hold."""
+    values: tuple[Any, ...] = msgpack.unpackb(data[2:-8], use_list=False)
+    return values
 
 
 def record_of(*values: Any, schema: int = 1) -> bytes:
@@ -77,6 +84,7 @@ def test_every_kind_of_fact_comes_back_as_it_was(
     assert (record.epoch, record.sequence) == (epoch, sequence)
     assert record.kind == KIND_OF_FACT[type(fact)] == peek_kind(data)
     assert record.check == check_word(data)
+    assert decode_parts(data) == (record.check, (*record[2:7], *data_values(data)[5:]), record.fact)
     assert encode_record(time, writer, epoch, sequence, record.fact) == data
 
 

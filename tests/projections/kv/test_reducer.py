@@ -117,6 +117,23 @@ def test_a_rank_that_no_live_worker_declares_is_an_identity_mismatch() -> None:
 
 
 @pytest.mark.req("KVX-13")
+def test_ranks_that_take_turns_in_a_batch_keep_their_own_events() -> None:
+    script = one_worker(KV_INDEX, LOWER_TIERS, ranks=2)
+    script.batch(
+        stored(1, "a"),
+        stored(1, "x", rank=1),
+        stored(2, "y", rank=9),
+        stored(2, "a", "b", below=1, rank=0),
+        stored(3, "a", "b", "c", below=2, tier=HOST),
+        stored(2, "x", "y", below=1, rank=1),
+        stored(4, "a", "b", "d", below=2),
+    )
+    assert script.device("a", "b", "d") == {(1, 0): 3}
+    assert script.device("x", "y") == {(1, 1): 2}
+    assert script.results() == {"applied": 5, "identity_mismatch": 1, "orphan": 1}
+
+
+@pytest.mark.req("KVX-13")
 def test_a_binding_names_the_rank_where_the_card_has_several() -> None:
     script = one_worker(ranks=4)
     script.worker(2)
