@@ -84,6 +84,7 @@ class Reloading:
     def __init__(self, loaded: LoadedConfig, process: Parts) -> None:
         self.loaded = loaded
         self.version = 0
+        self._at_start: Config | None = loaded.config
         self._process = process
         self._extras = installed_extras()
         self._proposed: OrderedDict[bytes, Config] = OrderedDict()  # by digest
@@ -148,8 +149,13 @@ class Reloading:
             raise NotAdopted("the log's owner did not adopt it within 10 s: see /ready") from None
 
     def propose_file(self) -> None:
-        """The process has caught up and owns nothing: what its file says is put before the owner."""
-        self._put_forward(self.loaded.config)
+        """A standby has caught up: what its file said at its start is put before the owner, once.
+
+        Else a changed file would be lost where two ingest processes are restarted one after the other.
+        """
+        config, self._at_start = self._at_start, None
+        if config is not None:
+            self._put_forward(config)
 
     def on_proposed(self, fact: ConfigProposed) -> None:
         """A proposal was folded; the owner decides."""
@@ -200,10 +206,16 @@ class Reloading:
         adoptable = self._adoptable(config)
         if self._process.is_owner:
             self._adopt("file", adoptable, config)
-        elif adoptable.digest != self._process.pick_log.settings().digest:
+        elif not self._is_in_force(config):
             self._propose(adoptable, config)
         else:  # nothing that the log tells has changed; a secret may have
             self._apply(config, self.version, ReloadResult.UNCHANGED)
+
+    def _is_in_force(self, config: Config) -> bool:
+        """Whether what the log says is this, but for secrets and what is this process's own."""
+        held = self._process.pick_log.settings()
+        known = self._config_of(held.digest, held.settings)
+        return known is not None and settings_digest(known) == settings_digest(config)
 
     def _propose(self, adoptable: AdoptableSettings, config: Config) -> None:
         _hold(self._proposed, adoptable.digest, config)

@@ -285,6 +285,8 @@ class MainProcess:
                 self.owning.stand_by(fold)
         if self.owning is None or (not self.is_owner and writer.owner_heard_at is not None):
             self.reloading.follow(fold.settings_now)
+            if self.owning is not None and self._has_started:
+                self.reloading.propose_file()
 
     def seen(self, seen: Seen) -> None:
         """See Listener."""

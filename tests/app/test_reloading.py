@@ -320,6 +320,35 @@ async def test_who_proposes_is_told_which_replica_holds_the_settings_back(tmp_pa
         )
 
 
+async def test_a_standby_puts_the_file_that_it_began_with_before_the_owner_once(tmp_path: Path) -> None:
+    parts, configuration = Parts(), loaded(tmp_path)
+    reloading = Reloading(configuration, parts)
+    reloading.propose_file()
+    reloading.propose_file()
+    (proposed,) = parts.proposed
+    assert proposed.digest == adoptable_settings(configuration.config, frozenset()).digest
+
+
+async def test_a_standby_whose_file_says_what_is_in_force_proposes_nothing(tmp_path: Path) -> None:
+    """Addresses, and what else each process has for itself, may differ."""
+    configuration = loaded(tmp_path)
+    server = configuration.config.server.model_copy(update={"bind_address": ("127.0.0.1:1",)})
+    owners = configuration.config.model_copy(update={"server": server})
+    adoptable = adoptable_settings(owners, frozenset())
+    held = SettingsHeld(3, "start", adoptable.digest, adoptable.settings, adoptable.pick, True, 5, 0)
+
+    class Standby(Parts):
+        def settings(self) -> SettingsHeld:
+            return held
+
+    parts = Standby()
+    parts.observer = parts.service = parts.owning = None
+    reloading = Reloading(configuration, parts)
+    reloading._apply = lambda *_: None  # type: ignore[method-assign]
+    reloading.propose_file()
+    assert parts.proposed == []
+
+
 @pytest.mark.parametrize("settings", ["", "[]", '{"backends": 5}'])
 async def test_a_proposal_that_is_no_configuration_is_passed_by(tmp_path: Path, settings: str) -> None:
     reloading = Reloading(loaded(tmp_path), Parts())
