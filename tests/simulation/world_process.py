@@ -17,6 +17,7 @@ from ingest.log import appends
 from ingest.log.appender import Appender
 from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.own_search import own_records
+from ingest.log.spool import Spool
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
 from projections.events.ports import RecordBatch
@@ -285,7 +286,10 @@ class Replica(Process):
         super().__init__(sim, name)
         self.id = sim.rng.randbytes(16)
         self.eye = Eye(sim.log)
-        self.appender = Appender(sim.rng.randbytes(16), is_owner=self.is_owner, stands_by=self.stands_by)
+        self.spool = self.new_spool()
+        self.appender = Appender(
+            sim.rng.randbytes(16), is_owner=self.is_owner, stands_by=self.stands_by, spool=self.spool
+        )
         self.writer = Writer(self, self.eye, self.appender, self.die)
         self.reading = Reading(self, self.eye, self.id, watched=self.watched())
         self.reading.on_ping = self._ping
@@ -301,6 +305,11 @@ class Replica(Process):
     def watched() -> frozenset[type]:
         """Facts that this process wants to be told of."""
         return frozenset()
+
+    @staticmethod
+    def new_spool() -> Spool | None:
+        """Where what waits is kept, if anywhere but in memory."""
+        return None
 
     def begin(self) -> None:
         """The first record of this process."""
