@@ -8,7 +8,7 @@ from aiohttp.test_utils import make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.admin_auth import admit
+from app.admin_auth import admit, credentials
 from app.config_sections import AdminAuthSettings, AuthMethod
 from router.ingress.errors import RequestRefused
 
@@ -133,3 +133,20 @@ def test_none_does_not_mind_the_name_on_a_unix_socket() -> None:
     request = asked({"Host": "whatever"}, remote=None)
     assert request.remote is None or request.remote == ""
     assert admit(request, NONE, is_local_only=True) == "none"
+
+
+@pytest.mark.req("ADM-01")
+@pytest.mark.parametrize(
+    "auth",
+    [
+        {"method": "none"},
+        {"method": "bearer_token", "token": "tökén"},
+        {"method": "basic", "username": "ops", "password": "p:w"},
+        {"method": "api_key", "api_key": "key"},
+    ],
+)
+def test_a_process_with_the_same_settings_is_let_in(auth: dict[str, str]) -> None:
+    settings = AdminAuthSettings.model_validate(auth)
+    headers = {"Host": "127.0.0.1:8080", **credentials(settings)}
+    request = make_mocked_request("GET", "/admin/checkpoints", headers=headers)
+    assert admit(request, settings, is_local_only=True).startswith(auth["method"])

@@ -167,3 +167,20 @@ def test_discovery_is_inactive_where_its_source_cannot_run(
     data: dict[str, Any], extras: set[str], runs: bool
 ) -> None:
     assert (inactive_discovery(Config.model_validate(data), frozenset(extras)) is None) is runs
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "said"),
+    [
+        ({"folder": "/shared/one-log", "peers": ["https://audit:8443", "http://127.0.0.1:8080"]}, []),
+        ({"folder": "shared"}, ["checkpoints.folder: is no absolute path"]),
+        ({"peers": ["audit:8080"]}, ["checkpoints.peers[0]: must begin with http:// or https://"]),
+        (
+            {"peers": ["http://user:secret@audit:8080"]},
+            ["checkpoints.peers[0]: holds a user name or password"],
+        ),
+        ({"peers": ["http://a:1", "http://audit:8080/admin"]}, ["checkpoints.peers[1]: has a path"]),
+    ],
+)
+def test_checkpoints_are_looked_for_where_they_can_be(checkpoints: dict[str, Any], said: list[str]) -> None:
+    assert errors({"checkpoints": checkpoints}) == said

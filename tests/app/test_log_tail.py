@@ -1,11 +1,14 @@
 """The shell reads what is committed, carries effects out and waits only when nothing is left."""
 
 import asyncio
+import time
+from itertools import pairwise
 from typing import Any
 
 from app.log_tail import LogTail, monotonic_us
 from app.tail import Seen, Tail
 from projections.events.control import CheckpointDue, Pinged, RecordCondemned
+from projections.events.ports import LogReader
 from projections.fold import Fold
 from tests.replay.recorded_log import RecordedLog
 
@@ -98,3 +101,36 @@ def test_old_news_is_folded_and_neither_seen_nor_told_as_news() -> None:
     assert heard.old
     assert heard.notices == []
     assert [seen.offset for seen in heard.seen] == [new]
+
+
+async def test_records_of_a_busy_log_gather_and_the_first_after_a_silence_does_not_wait() -> None:
+    world = RecordedLog()
+    waited: list[float] = []
+
+    class Looked(LogReader):
+        """The world's log; notes when somebody begins to wait, and says news at once."""
+
+        log_id = world.log.log_id
+        first_offset, end_offset, read = world.log.first_offset, world.log.end_offset, world.log.read
+
+        async def wait(self, offset: int, timeout_s: float) -> None:
+            waited.append(time.monotonic())
+            world.sample(1, 1)
+
+    heard = Heard(world)
+    shell = LogTail(
+        Looked(),
+        heard.tail,
+        on_ping=None,
+        on_notices=lambda *_: None,
+        on_folded=lambda: None,
+        gather_s=0.02,
+    )
+    assert shell._folded_at < 0, "it has folded nothing yet: nothing to gather for"
+    folding = asyncio.create_task(shell.run())
+    async with asyncio.timeout(20):
+        while len(waited) < 5:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    folding.cancel()
+    await asyncio.gather(folding, return_exceptions=True)
+    assert all(later - earlier >= 0.02 for earlier, later in pairwise(waited))
