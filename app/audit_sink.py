@@ -33,7 +33,6 @@ from projections.events.control import RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import (
     CheckpointStore,
-    LogCorrupt,
     LogError,
     LogReader,
     OffsetGone,
@@ -130,7 +129,7 @@ class AuditSink:
                 log.warning("the audit folds anew", cause=str(stop))
             except OffsetGone:
                 log.warning("the audit was overtaken by the log's retention")
-            except (AuditError, LogCorrupt, OSError) as problem:
+            except (AuditError, LogError, OSError) as problem:
                 self.failures += 1
                 log.error("the audit does not go on", cause=str(problem), again_s=pause)
             if time.monotonic() - began > PAUSE_S_MAX:
