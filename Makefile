@@ -70,7 +70,7 @@ sim: venv ## seeded simulations; SEEDS=N
 
 # each target in a process of its own, so that no benchmark feels the heap of the one before
 FUZZERS := $(patsubst bench/%.py,bench.%,$(wildcard bench/fuzz_*.py))
-PARTS := bench.index_adapter bench.index_plot bench.index_rivals bench.index_workload bench.kv_traffic bench.mock_upstream bench.scaling_plot
+PARTS := bench.index_adapter bench.index_plot bench.index_rivals bench.index_workload bench.kv_traffic bench.mock_upstream bench.replicas_plot bench.scaling_plot
 BENCHMARKS := $(filter-out $(FUZZERS) bench.__init__ bench.floor $(PARTS) bench.soak,$(patsubst bench/%.py,bench.%,$(wildcard bench/*.py)))
 
 fuzz: venv ## mutated bytes against every decoder; FUZZ_SECONDS=N for each

@@ -5,7 +5,8 @@
 A log as the reference fleet would write it into a full index: 1,048,576 nodes held 8,388,608 times by 64
 ranks, then load samples, 7,000 a second of log time, a tick each second. It is folded from its beginning
 once, and its checkpoint is written where 60 s of it are left. Then a process of its own starts from that
-checkpoint: the time from before it is spawned to a fold at the log's end, interpreter and imports included.
+checkpoint: the time from before it is spawned to a fold at the log's end, interpreter and imports included,
+and its processor time, which other work on the machine stretches less.
 
 At several sizes on the way: how long the fold from the beginning took until there, the memory of the
 process, and how long a reader that follows takes to have what was just committed. With --kafka the log
@@ -67,6 +68,7 @@ PER_COMMIT, COMMIT_BYTES = 1_000, 1 << 20
 REPLICA = b"bench replica---"
 READ_BYTES = 1 << 20
 LAG_ROUNDS = 50
+STARTS = 5
 SIZES = (300_000, 1_000_000, 3_000_000, 10_000_000)
 TARGET_S = 5.0
 SETTINGS = SegmentSettings(reserve_bytes=0, durable=False)
@@ -223,6 +225,7 @@ def start(reader: LogReader, folder: Path, began: float) -> None:
         "tail_s": done - loaded,
         "tail_records": end - begun.next_offset,
         "start_s": done - began,
+        "start_processor_s": time.process_time(),
         "ownerships": sum(index.ownerships for index in indexes),
         "rss_mb": _rss_mb(),
     }
@@ -253,16 +256,22 @@ def measured(records: int, with_kafka: bool, work: Path) -> dict[str, Any]:
         for one in sizes
         if one.records in by_size
     ]
-    starts = [child("--role", "start", "--folder", str(work))[0] for _ in range(3)]
+    starts = [child("--role", "start", "--folder", str(work))[0] for _ in range(STARTS)]
     found: dict[str, Any] = {
         "records": records,
         "sizes": [one._asdict() for one in sizes],
         "checkpoint": next(row for row in rows if "checkpoint_mb" in row),
-        "segments": sorted(starts, key=lambda row: row["start_s"])[1],
+        "segments": _median(starts),
     }
     if with_kafka:
         found["kafka"] = on_kafka(work)
     return found | {"floor": floor.loops_per_second() / floor.REFERENCE_LOOPS_PER_S}
+
+
+def _median(starts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The one in the middle, and the shortest of all."""
+    ordered = sorted(starts, key=lambda row: row["start_s"])
+    return ordered[len(ordered) // 2] | {"best_start_s": ordered[0]["start_s"]}
 
 
 def on_kafka(work: Path) -> dict[str, Any]:
@@ -280,9 +289,9 @@ def on_kafka(work: Path) -> dict[str, Any]:
                 position = batches[-1].first_offset + len(batches[-1].records)
         starts = [
             child("--role", "start", "--folder", str(work), "--servers", broker.address())[0]
-            for _ in range(3)
+            for _ in range(STARTS)
         ]
-        return sorted(starts, key=lambda row: row["start_s"])[1]
+        return _median(starts)
     finally:
         broker.close()
 
