@@ -124,6 +124,8 @@ class KafkaTail:
             found = self._reader.read(start, bytes_max)
         except OffsetGone as gone:
             self._first = max(self._first, gone.first_offset)
+            with suppress(LogError):
+                self._end = max(self._end, self._reader.end_offset())
             raise
         self._end = max(self._end, self._reader.end_offset())
         self._first = self._reader.first_offset()
@@ -157,8 +159,10 @@ class KafkaTail:
                 await asyncio.sleep(AGAIN_S)
                 continue
             except LogError as problem:
-                if isinstance(problem, OffsetGone):
+                if isinstance(problem, OffsetGone):  # a fold that begins anew asks for both ends
                     self._first = max(self._first, problem.first_offset)
+                    with suppress(LogError, KafkaError, OSError, TimeoutError):
+                        self._end = max(self._end, await self._reader.end_here())
                 self._give(aim, [], problem)
                 return
             if is_away:

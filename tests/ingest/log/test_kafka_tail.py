@@ -173,12 +173,14 @@ async def test_brokers_that_are_away_are_no_end(monkeypatch: pytest.MonkeyPatch)
 
 async def test_retention_that_passed_by_is_told_at_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_tail, "AHEAD_BYTES_MAX", 10)
-    with ahead(200, answer_records=5) as one:
+    with ahead(150, answer_records=5) as one:
         found = offsets(one.tail.read(0, 1))
+        one.append(50)
         one.topic.forget(100)
         with pytest.raises(OffsetGone) as gone:
             read_to(one, found[-1] + 1, one.end)
         assert gone.value.first_offset == 99
+        assert (one.tail.first_offset(), one.tail.end_offset()) == (99, 200), "a fold that begins anew asks"
         with pytest.raises(OffsetGone):
             one.tail.read(gone.value.offset, BATCH)
         assert read_to(one, 99, one.end) == list(range(99, 200))
