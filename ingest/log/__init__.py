@@ -2,6 +2,10 @@
 
 appender         what a writer sends next, what it sheds, what it does after an unclear append
 appends          the words between the appender and its shell: importance, receipt, effects
+spool            what waits for a log that is away, beyond the appender's memory
+spool_files      the spool on local disk
+spool_notes      what people are told of it
+shed_samples     samples that were shed, and the later one that speaks for them
 outage           ledger lines of picks whose records had to be dropped
 claim            who is the owner
 standby          when a standby may claim: the owner is silent and it is not cut off itself
