@@ -16,7 +16,7 @@ import structlog
 
 from app.fold_start import start_fold
 from app.folding import overtaken
-from app.log_tail import LogTail, monotonic_us
+from app.log_tail import GATHER_IDLE_S, LogTail, monotonic_us
 from app.processes import PARENT_VARIABLE
 from app.tail import Restart, Seen, Tail
 from projections.checkpoint import checkpoint_records
@@ -28,7 +28,6 @@ log = structlog.get_logger("picklog.follower")
 
 RETRY_S = 5.0
 PARENT_POLL_S = 1.0
-GATHER_S = 0.05  # nobody waits for a checkpoint; a slice of many records costs less
 FAR_BEHIND_RECORDS = 200_000  # while this much waits, due checkpoints are skipped: newer ones follow
 
 
@@ -77,7 +76,7 @@ class Follower:
                 on_folded=lambda: None,
                 on_seen=self._note_due,
                 between=self._rest,
-                gather_s=GATHER_S,
+                gather_s=GATHER_IDLE_S,
             )
             gone = None
             try:

@@ -26,7 +26,7 @@ READ_BYTES = 1 << 20
 SLICE_RECORDS = 512  # about a millisecond of folding
 WAIT_S = 0.5
 GATHER_S = 0.005  # between slices of a busy log; the first record after a silence waits for nothing
-GATHER_IDLE_S = 0.02  # the same where nobody picks, so that what others picked may come later
+GATHER_IDLE_S = 0.05  # the same where nobody picks, so that what others picked may come later
 
 log = structlog.get_logger("picklog.tail")
 
