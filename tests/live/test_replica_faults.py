@@ -60,6 +60,8 @@ def site(
         made.servers["replica-2"] = [f"127.0.0.1:{detour.port}"]
         try:
             made.start(2)
+            audit = made.make("audit", "audit").start(ready=False)
+            until(lambda: audit.get("/ready")[0] == 200, lambda: told(audit))
             yield made
         finally:
             made.close()
@@ -141,6 +143,35 @@ def test_a_process_that_stood_still_for_a_while_does_no_harm(site: ReplicaSite, 
             one.signal(signal.SIGCONT)
     site.assert_agreed()
     assert one.get("/health")[0] == 200, "the same process goes on"
+
+
+@pytest.mark.req("EVS-09", "EVS-17")
+def test_the_audit_behind_all_of_that_has_every_pick_of_the_log(site: ReplicaSite) -> None:
+    site.assert_audited()
+
+
+@pytest.mark.req("EVS-13", "EVS-14")
+def test_a_replica_that_retention_overtook_says_so_and_begins_at_a_checkpoint(
+    site: ReplicaSite, broker: KafkaBroker
+) -> None:
+    slow = site.running["replica-1"]
+    slow.signal(signal.SIGSTOP)
+    try:
+        behind = site.records()[-1].offset
+        until(
+            lambda: [info for info in site.checkpoints.list() if info.offset > behind],
+            lambda: f"a checkpoint: {site.follower and site.follower.log_tail()}",
+        )
+        with Topics(broker) as topics:
+            log = topics.log(site.place)
+            topics.forget(log, site.checkpoints.list()[-1].offset + 1)
+    finally:
+        slow.signal(signal.SIGCONT)
+    until(lambda: slow.log_lines("the fold is given up"), lambda: told(slow))
+    site.wait_ready()
+    assert slow.chat("overtaken").status == 200
+    site.wait_told({"overtaken"})
+    site.assert_agreed()
 
 
 @pytest.mark.req("EVS-17", "EVS-20")
