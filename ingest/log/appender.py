@@ -1,11 +1,10 @@
 """Step machine of a writer: what goes into which batch, and what happens when that fails.
 
-Facts come in by `on_submitted`; each gets its place in the writer's sequence, owner kinds
-get a stamp, and the bytes are made at once. One batch is under way at a time; the next is
-cut when the shell calls `on_tick` at or after `due_at` (`pacing`). The machine never sheds
-what is critical (picks, ends, control). For want of room it drops, in this order, raw notes,
-samples (whose numbers the next sample of that publisher then covers) and block events;
-after 30 seconds or 10,000 picks the oldest picks shrink to ledger lines.
+Facts come in by `on_submitted`; each gets its place in the writer's sequence, owner kinds get a stamp, and
+the bytes are made at once. One batch is under way at a time; the next is cut when the shell calls `on_tick`
+at or after `due_at` (`pacing`). The machine never sheds what is critical (picks, ends, control). For want
+of room it drops, in this order, raw notes, samples (whose numbers the next sample of that publisher then
+covers) and block events; after 30 seconds or 10,000 picks the oldest picks shrink to ledger lines.
 
 An append that stays unclear ends the writer id (decision 7): the machine asks which of its
 records are in the log (`FindOwn`), goes on under a new id whose first record names the old
@@ -120,18 +119,19 @@ class Appender:
     ) -> list[Effect]:
         """A fact to append. Its own sequence is `self.sequence` afterwards, until it has to be renewed."""
         entry = Entry(fact, importance, time, tag, now_us)
-        if importance < Importance.CONTROL and self.is_shedding:
+        spool, held_bytes = self._spool, self._held_bytes
+        if importance < Importance.CONTROL and (self.is_full or held_bytes > SHED_AT_BYTES):
             return self._shed(entry)
         shrinks = self._shrinks and importance is Importance.PICK
-        if self._held_bytes > PENDING_BYTES_MAX and not shrinks:
+        if held_bytes > PENDING_BYTES_MAX and not shrinks:
             return entry.settled(Status.LOST)
         if self._owed:
             entry.fact = self._owed.covered(fact)
-        if self._spool.is_stale:
-            self.pending_bytes += self._spool.sketch(entry)
+        if spool.is_stale:
+            self.pending_bytes += spool.sketch(entry)
         else:
             self._enter(entry, now_us)
-        (self._spool if self._spool.is_next(self._held_bytes) else self._pending).append(entry)
+        (spool if spool.is_next(held_bytes) else self._pending).append(entry)
         self._pacing.on_fact(now_us, fact)
         if not shrinks:
             return []

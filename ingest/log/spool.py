@@ -75,7 +75,7 @@ class Spool:
         self.spilled_bytes = 0
         self.is_stale = False
         self._spill = spill
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = memory_bytes if spill is not None else LONGEST
         self._chunk_bytes = chunk_bytes
         self._chunks: deque[_Chunk] = deque()
         self._spilled_records = 0
@@ -99,8 +99,8 @@ class Spool:
         return self._spill.size_bytes if self._spill is not None else 0
 
     def is_next(self, held_bytes: int) -> bool:
-        """Whether the next fact goes in here. held_bytes: of all that is in memory, that fact included."""
-        return self.is_in_use or (self._spill is not None and held_bytes > self._memory_bytes)
+        """Whether the next fact goes in here. held_bytes: of all that is in memory before it."""
+        return held_bytes > self._memory_bytes or bool(self._newest or self._chunks)
 
     def sketch(self, entry: Entry) -> int:
         """Make bytes for a fact that has no sequence yet, no fewer than it will have; how many."""
