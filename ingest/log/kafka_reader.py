@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 from ingest.log.kafka_fetch import Fetched, KafkaFetch, OutOfRange
 from ingest.log.kafka_loop import KafkaLoop
@@ -165,6 +166,8 @@ class KafkaReader:
     async def _look_at_begin(self) -> None:
         begin = await self._fetch.begin()
         if begin != self._begin:
+            if begin > self._stop:  # all that this reader knew of is gone
+                await self._look_at_end()
             self._begin, self._first = begin, await self._first_at(begin)
 
     async def _look_at_end(self) -> None:
@@ -188,7 +191,7 @@ class KafkaReader:
             if found.place.role is Role.ORIGIN and position == begin:
                 return found.place.number
             position = found.kafka_offset + 1
-        return self._first
+        return self._first if self._shift is None else max(self._first, begin + self._shift)
 
     async def _end(self) -> int:
         if self._shift is None:
@@ -282,7 +285,8 @@ class KafkaReader:
                 self._fetch.seek(self._stop)
                 self._next = offset
             if self._follows:
-                self._admit(await self._fetch.news(timeout_s))
+                with suppress(OutOfRange):  # the next read tells it
+                    self._admit(await self._fetch.news(timeout_s))
                 self._stop = max(self._stop, await self._fetch.position())
                 return
         await asyncio.sleep(timeout_s)

@@ -99,6 +99,29 @@ def test_retention_moves_the_beginning_and_tells_who_comes_late() -> None:
     assert reader_of(topic).first_offset() == 2_000
 
 
+@pytest.mark.req("EVS-14")
+@pytest.mark.parametrize("looks", ["begin", "news", "nothing"])
+@pytest.mark.parametrize("kept", [0, 1, 5])
+def test_retention_beyond_all_that_a_reader_knew_leaves_no_silent_hole(looks: str, kept: int) -> None:
+    topic, wanted = topic_of([], 0, 10)
+    reader, frozen = reader_of(topic), reader_of(topic, follows=False)
+    assert offsets(reader, 0) == wanted
+    for _ in range(20):
+        wanted.append(topic.add(Role.APPENDED, -1) - 1)
+    first = 30 - kept
+    topic.forget(first + 1)  # the process stood still meanwhile
+    if looks == "begin":
+        assert reader.loop.run(reader.begin_here()) == first
+    elif looks == "news":
+        reader.loop.run(reader.news(10, 60.0))
+    with pytest.raises(OffsetGone) as gone:
+        reader.read(10, 1)
+    assert gone.value.first_offset == reader.first_offset() == first
+    assert offsets(reader, first) == wanted[first:]
+    with pytest.raises(OffsetGone):
+        frozen.read(5, 1)
+
+
 def test_a_reader_to_the_end_of_its_opening_grows_no_more() -> None:
     topic, wanted = topic_of([], 0, 10)
     frozen, following = reader_of(topic, follows=False), reader_of(topic)
