@@ -106,6 +106,8 @@ class Folding:
             start = start_fold(
                 self._reader, self._checkpoints, before=again.before, condemned=again.condemned
             )
+            if start.incomplete:  # a newer checkpoint is another process's word, and better than a hole
+                start = start_fold(self._reader, self._checkpoints, condemned=again.condemned)
             if gone is not None and start.incomplete:
                 raise gone
             say_start(start, self._reader.end_offset())

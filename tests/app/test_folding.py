@@ -12,7 +12,7 @@ import pytest
 
 from app.checkpoint_store import CheckpointFolder
 from app.folding import Folding
-from app.tail import Seen, Tail
+from app.tail import Restart, Seen, Tail
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, ConfigAdopted, Pinged, RecordCondemned
 from projections.events.ports import OffsetGone
@@ -225,7 +225,7 @@ async def test_a_checkpoint_that_is_fetched_meanwhile_bridges_it(world: Recorded
     world.sample(2, 7)
 
     async def fetch() -> None:
-        process.checkpoints.write(log_id, *mark, iter(state))
+        process.checkpoints.write(log_id, mark[0], mark[1], mark[2], iter(state))
 
     fold = Fold()
     for offset, data in records_of(world.log, 0, newest + 1):
@@ -238,3 +238,31 @@ async def test_a_checkpoint_that_is_fetched_meanwhile_bridges_it(world: Recorded
         while not process.replaced:  # noqa: ASYNC110
             await asyncio.sleep(0)
     assert process.given_up == ["overtaken"]
+
+
+@pytest.mark.req("EVS-13", "EVS-14")
+async def test_what_is_begun_anew_has_no_hole_where_older_checkpoints_are_gone(
+    world: RecordedLog, tmp_path: Path
+) -> None:
+    process = Process(world, tmp_path)
+    async with process.running():
+        await process.caught_up()
+        wrong = process.folding.tail
+        due = world.say(CheckpointDue("time"))
+        await process.caught_up()
+        fold = Fold()
+        for offset, data in records_of(world.log, 0, due + 1):
+            fold.apply(offset, data, [])
+        mark, log_id = fold.mark, world.log.log_id
+        state = checkpoint_records(fold, log_id)
+        process.checkpoints.write(log_id, mark.offset, mark.check, mark.time, state)
+        world.log.forget(due)
+        process.folding._shell.restart = Restart("disagreed", 2, frozenset())  # agreed at 2 at last
+        world.sample(2, 9)
+        async with asyncio.timeout(20):
+            while not process.replaced:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    assert process.folding.tail is not wrong
+    for offset, data in records_of(world.log, due + 1):
+        fold.apply(offset, data, [])
+    assert process.folding.tail.fold.digests() == fold.digests()
