@@ -8,10 +8,9 @@ covers) and block events; after 30 seconds or 10,000 picks the oldest picks shri
 
 An append that stays unclear ends the writer id (decision 7): the machine asks which of its
 records are in the log (`FindOwn`), goes on under a new id whose first record names the old
-one, and sends the rest again. An owner has to win a new claim before its facts go on.
-
-An owner with a `spool` keeps there what waits beyond a few MiB, and sheds only once that takes
-nothing more. It makes no picks: one that is handed over all the same waits like all else.
+one, and sends the rest again. An owner has to win a new claim before its facts go on. One with a
+`spool` keeps there what waits beyond a few MiB, and sheds only once that takes nothing more. It
+makes no picks: one that is handed over all the same waits like all else.
 
     OPEN --unclear--> UNCLEAR --found--> OPEN, or HELD for an owner --claimed--> OPEN
     HELD: only `urgent` facts are sent (a claim, a ping, WriterContinued)
@@ -50,7 +49,6 @@ from projections.events.picks import PickMade, PicksLost
 __all__ = [
     "Appender",
     "Effect",
-    "Fact",
     "FindOwn",
     "Importance",
     "Receipt",
@@ -167,11 +165,11 @@ class Appender:
         return []
 
     def on_tick(self, now_us: int) -> list[Effect]:
-        """Cut the next batch if it is due; shrink picks that waited too long."""
+        """Cut the next batch if it is due, or read ahead for it; shrink picks that waited too long."""
         effects = self._bound_picks(now_us)
         due_at = self.due_at()
         if due_at is not None and now_us >= due_at:
-            effects.extend(self._cut(now_us))
+            effects.extend(self._unspool(now_us) if self._flight else self._cut(now_us))
         return effects
 
     def on_committed(self, now_us: int, number: int, first_offset: int) -> list[Effect]:
@@ -237,7 +235,9 @@ class Appender:
     # Questions -----------------------------------------------------------------------
 
     def due_at(self) -> int | None:
-        """Monotonic time at which `on_tick` would cut a batch; None while none can be."""
+        """Monotonic time at which `on_tick` has something to do: a batch, a look into the spool; or None."""
+        if self._flight and self.state is State.OPEN and self._spool.comes_back(self._held_bytes):
+            return 0
         if self._flight or self.state is State.UNCLEAR:
             return None
         if not self._urgent and (self.state is State.HELD or not (self._is_waiting or self.lost_picks)):

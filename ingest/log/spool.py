@@ -102,6 +102,10 @@ class Spool:
         """Whether the next fact goes in here. held_bytes: of all that is in memory before it."""
         return held_bytes > self._memory_bytes or bool(self._newest or self._chunks)
 
+    def comes_back(self, held_bytes: int) -> bool:
+        """Whether the writer has room in memory for what waits longest in here."""
+        return held_bytes < self._memory_bytes and bool(self._newest or self._chunks)
+
     def sketch(self, entry: Entry) -> int:
         """Make bytes for a fact that has no sequence yet, no fewer than it will have; how many."""
         entry.data = encode_record(LONGEST, bytes(WRITER_BYTES), LONGEST, LONGEST, entry.fact)

@@ -110,6 +110,11 @@ class SpooledLog:
         raise AssertionError("it never ends")
 
     @property
+    def batch_records(self) -> int:
+        """Records under way."""
+        return 0 if self.under_way is None else len(self.under_way.records)
+
+    @property
     def decoded(self) -> list[Record]:
         return [decode_record(offset, data) for offset, data in enumerate(self.records)]
 
