@@ -68,8 +68,8 @@ class Appender:
     """See the module's text. every_us, every_bytes: group commit waits at most for either, ends aside.
 
     is_owner: facts wait for a claim; of one that stands_by those of a replica do not.
-    pending_bytes: of all that waits or is under way, spooled or not. Every event method returns effects;
-    the shell carries them out in order.
+    pending_bytes: of all that waits, spooled or not. Every event method returns effects; the shell
+    carries them out in order.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Appender:
         self._pending: deque[Entry] = deque()
         self._urgent: deque[Entry] = deque()
         self._flight: list[Entry] = []
-        self._flight_number = 0
+        self._flight_number = self._flight_bytes = 0
         self._retry_at = 0
         self._last_acknowledged = 0
         self._picks = PickBuffer()
@@ -236,10 +236,10 @@ class Appender:
 
     def due_at(self) -> int | None:
         """Monotonic time at which `on_tick` has something to do: a batch, a look into the spool; or None."""
-        if self._flight and self.state is State.OPEN and self._spool.comes_back(self._held_bytes):
-            return 0
         if self._flight or self.state is State.UNCLEAR:
-            return None
+            held_bytes = self._held_bytes + self._flight_bytes
+            reads_ahead = self.state is State.OPEN and self._spool.comes_back(held_bytes)
+            return 0 if reads_ahead else None
         if not self._urgent and (self.state is State.HELD or not (self._is_waiting or self.lost_picks)):
             return None
         if self._retry_at:
@@ -269,7 +269,7 @@ class Appender:
 
     @property
     def _held_bytes(self) -> int:
-        """Of what waits or is under way, in memory."""
+        """Of what waits in memory."""
         return self.pending_bytes - self._spool.spilled_bytes
 
     # Batches -------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Appender:
         self.pending_bytes -= size
         picks = sum(type(entry.fact) is PickMade for entry in self._flight)  # integers
         self._pacing.on_batch(now_us, picks, self._is_waiting)
-        self._flight_number += 1
+        self._flight_number, self._flight_bytes = self._flight_number + 1, size
         return [*effects, Send(self._flight_number, records, self.is_full)]
 
     def _expect(self, number: int) -> None:

@@ -99,11 +99,11 @@ class Spool:
         return self._spill.size_bytes if self._spill is not None else 0
 
     def is_next(self, held_bytes: int) -> bool:
-        """Whether the next fact goes in here. held_bytes: of all that is in memory before it."""
+        """Whether the next fact goes in here. held_bytes: of what waits in memory before it."""
         return held_bytes > self._memory_bytes or bool(self._newest or self._chunks)
 
     def comes_back(self, held_bytes: int) -> bool:
-        """Whether the writer has room in memory for what waits longest in here."""
+        """Whether the writer has room in memory for what waits longest in here. held_bytes: of all it has."""
         return held_bytes < self._memory_bytes and bool(self._newest or self._chunks)
 
     def sketch(self, entry: Entry) -> int:

@@ -66,6 +66,8 @@ class SpooledLog:
         if due_at is not None:
             self.now = max(self.now, due_at)
             self.do(self.machine.on_tick(self.now))
+        while self.under_way is not None and self.machine.due_at() is not None:
+            self.do(self.machine.on_tick(self.now))  # it reads ahead
 
     def commit(self) -> None:
         self.tick()
