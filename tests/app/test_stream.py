@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def secured(**security: str) -> KafkaPlace:
 
 
 async def test_the_application_reads_from_the_beginning_and_makes_no_topics(tmp_path: Path) -> None:
-    conf = faust_app(PLACE, StreamSettings(), tmp_path).conf
+    conf: Any = faust_app(PLACE, StreamSettings(), tmp_path).conf
     assert [str(url) for url in conf.broker] == ["aiokafka://a:9092", "aiokafka://b:9093"]
     assert conf.id == "picklog-audit"
     assert (conf.consumer_auto_offset_reset, conf.topic_allow_declare, conf.topic_disable_leader) == (

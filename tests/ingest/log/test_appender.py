@@ -38,8 +38,8 @@ def ping(number: int) -> Pinged:
     return Pinged(REPLICA, number, -1)
 
 
-def replica(**limits: int) -> Appender:
-    return Appender(W1, is_owner=False, **limits)
+def replica(*, every_us: int = 2_000, every_bytes: int = 1 << 20) -> Appender:
+    return Appender(W1, is_owner=False, every_us=every_us, every_bytes=every_bytes)
 
 
 def owner(now_us: int = 0, anchor: int = 1_000_000) -> Appender:
