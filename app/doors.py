@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
 from app.config_addresses import read_bind
+from ingest.log.unix_socket import clear
 from router.ingress.http_server import Door
 
 log = structlog.get_logger("picklog")
@@ -44,15 +44,16 @@ class Doors:
         self._door = door
         self._plan = plan
         self._closing: asyncio.Task[None] | None = None
+        self._named: Path | None = None
 
     async def open(self, configured: tuple[str, ...]) -> None:
-        """Listen. Raises OSError with what to change."""
+        """Listen. Raises OSError with what to change, LogHeld where another process has the own socket."""
         plan = self._plan
         if plan.own_socket is not None:
             plan.own_socket.parent.mkdir(mode=0o700, exist_ok=True)
-            with suppress(FileNotFoundError):
-                plan.own_socket.unlink()  # of a process that was killed; its parent starts one at a time
+            clear(plan.own_socket)  # of a process that was killed; never of one that lives
             await self._door.listen_unix(_short(plan.own_socket))
+            self._named = plan.own_socket
         for text in configured if plan.addresses is None else plan.addresses:
             bind = read_bind(text)
             try:
@@ -70,6 +71,8 @@ class Doors:
 
     async def close(self, *, failed: bool, is_impatient: Callable[[], bool]) -> None:
         """Let requests in flight end; for a short while where others wait for a new process."""
+        if self._named is not None:
+            self._named.unlink(missing_ok=True)  # while it still listens, so nobody can have replaced it
         self._closing = asyncio.create_task(self._door.close())
         await asyncio.sleep(0)  # it stops listening, also where the next line cancels it
         if is_impatient():

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 
 from app.config_addresses import AddressFault, Bind, read_bind
 from app.config_load import LoadedConfig
+from app.doors import SOCKET_FOLDER
 from app.processes import Child
+from ingest.log.segment_files import LogHeld
+from ingest.log.unix_socket import clear
 
 log = structlog.get_logger("picklog.process")
 
@@ -38,6 +42,7 @@ class ProcessGroup:
         except BaseException:
             self._let_go()
             raise
+        self._data = data
         common = ["--data", str(data)]
         if loaded.path is not None:
             common += ["-c", str(loaded.path)]
@@ -52,6 +57,7 @@ class ProcessGroup:
 
     async def run(self) -> int:
         """Keep them until told to stop; the exit status: the owner's where it cannot begin."""
+        _clear_sockets(self._data)
         for child in (self.ingest, *self.routers):
             child.start()
         await self._stopping.wait()
@@ -96,6 +102,13 @@ class ProcessGroup:
             why = f"{problem.strerror}: change server.bind_address"
             raise OSError(problem.errno, why, text) from problem
         return _address(bind, held.getsockname()[1])
+
+
+def _clear_sockets(data: Path) -> None:
+    """Remove the names that killed processes left: nobody may wait for the figures of one that is no more."""
+    for path in (data / SOCKET_FOLDER).glob("*.sock"):
+        with suppress(LogHeld, OSError):
+            clear(path)
 
 
 def _address(bind: Bind, port: int) -> str:

@@ -84,6 +84,8 @@ async def _asked(path: Path) -> bytes | None:
             return bytes(body)
     except (aiohttp.ClientError, OSError, TimeoutError) as problem:
         log.warning(
-            "a process of this group does not tell its figures", process=path.stem, cause=str(problem)
+            "a process of this group does not tell its figures",
+            process=path.stem,
+            cause=str(problem) or type(problem).__name__,
         )
         return None

@@ -56,7 +56,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
 
     Raises LogHeld where a living one answers, FileExistsError where no socket is there.
     """
-    _clear(path)
+    clear(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with address_of(path) as address:
@@ -67,6 +67,24 @@ def listen(path: Path, backlog: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def clear(path: Path) -> None:
+    """Remove the name that a dead listener left. Raises as `listen`."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise FileExistsError(errno.EEXIST, "no socket, and not removed", str(path))
+    try:
+        connect(path, time.monotonic() + PROBE_S).close()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+    except (BlockingIOError, TimeoutError):
+        raise LogHeld(f"{path} is held by a process that does not answer: stop it") from None
+    else:
+        raise LogHeld(f"{path} is answered by another process: stop it, or use another data directory")
 
 
 def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
@@ -110,21 +128,3 @@ def _left(deadline: float) -> float:
     if left <= 0:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
     return left
-
-
-def _clear(path: Path) -> None:
-    """Remove the name that a dead listener left."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise FileExistsError(errno.EEXIST, "no socket, and not removed", str(path))
-    try:
-        connect(path, time.monotonic() + PROBE_S).close()
-    except ConnectionRefusedError:
-        path.unlink()
-    except (BlockingIOError, TimeoutError):
-        raise LogHeld(f"{path} is held by a process that does not answer: stop it") from None
-    else:
-        raise LogHeld(f"{path} is answered by another process: stop it, or use another data directory")

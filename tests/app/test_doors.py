@@ -14,6 +14,7 @@ from aiohttp import web
 
 from app import doors
 from app.doors import SOCKET_FOLDER, DoorPlan, Doors
+from ingest.log.segment_files import LogHeld
 from router.ingress.http_server import Door, build_application
 
 LOCAL = ("127.0.0.1:0",)
@@ -102,6 +103,23 @@ async def test_siblings_are_heard_on_a_socket_of_ones_own_and_a_dead_ones_is_rep
     async with aiohttp.ClientSession(connector=connector) as session, session.get("http://x/health") as reply:
         assert reply.status == 200
     await close(one)
+    assert not path.exists(), "nobody waits for the figures of one that has ended"
+
+
+async def test_a_living_process_keeps_its_socket_and_the_other_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / SOCKET_FOLDER / "one.sock"
+    first, second = (doors_of(DoorPlan((), own_socket=path)) for _ in range(2))
+    await first.open(LOCAL)
+    with pytest.raises(LogHeld, match="answered by another process"):
+        await second.open(LOCAL)
+    await close(second)
+    connector = aiohttp.UnixConnector(str(path.relative_to(tmp_path)))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get("http://x/health") as reply:
+        assert reply.status == 200
+    await close(first)
 
 
 async def test_a_configured_unix_socket_is_listened_on() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from app.config_addresses import AddressFault
 from app.config_load import LoadedConfig, load_config
+from app.doors import SOCKET_FOLDER
 from app.process_group import ProcessGroup
 from app.processes import PARENT_VARIABLE
+from ingest.log.unix_socket import listen
 from tests.app.main_site import until
 
 
@@ -90,6 +92,23 @@ async def test_its_ports_stay_taken_while_it_runs_and_are_free_behind_it(
     await ended(running)
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
+
+
+async def test_sockets_of_killed_processes_are_removed_and_those_of_living_ones_stay(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(program, noting(tmp_path, "exec sleep 60"))
+    monkeypatch.chdir(tmp_path)
+    os.mkdir(SOCKET_FOLDER)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{SOCKET_FOLDER}/router-3.sock")
+    with listen(Path(SOCKET_FOLDER) / "router-4.sock", 1):
+        group = ProcessGroup(loaded(tmp_path, "127.0.0.1:0"), Path(), 2)
+        running = asyncio.create_task(group.run())
+        await until(lambda: len(started(tmp_path)) == 3)
+        assert os.listdir(SOCKET_FOLDER) == ["router-4.sock"]
+        group.stop()
+        await ended(running)
 
 
 async def test_addresses_that_cannot_be_shared_are_refused_before_anything_starts(tmp_path: Path) -> None:
