@@ -55,6 +55,7 @@ def test_a_row_has_the_columns_of_its_table_in_order(table: Table, fields: tuple
 
 def test_every_table_is_keyed_by_log_positions() -> None:
     keys = {name: {column.name for column in table.primary_key} for name, table in metadata.tables.items()}
+    assert keys.pop("stream_positions") == {"topic", "partition"}, "a place in a topic, of no row of the log"
     assert [name for name, key in keys.items() if "lane" not in key] == []
 
 
