@@ -171,8 +171,8 @@ class RouterProcess:
         return self
 
     def copy_log(self, target: Path) -> Path:
-        """A copy of log and checkpoints. The audit database is not for copying while it is written."""
-        shutil.copytree(self.data, target, ignore=shutil.ignore_patterns("audit*"))
+        """A copy of log and checkpoints. A database that is written and sockets are not for copying."""
+        shutil.copytree(self.data, target, ignore=shutil.ignore_patterns("audit*", "*.sock", "run"))
         return target
 
     def wait_ready(self, models: int = 1) -> None:
