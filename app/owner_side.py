@@ -149,8 +149,9 @@ class OwnerSide:
         wanted = access.reader.end_offset()
         self.owner.checkpoint_now("shutdown")
         try:
-            await writer.flush()
-        except LogError:
+            async with asyncio.timeout(CHECKPOINT_WAIT_S):
+                await writer.flush()
+        except (LogError, TimeoutError):
             return
         deadline = asyncio.get_running_loop().time() + CHECKPOINT_WAIT_S
         while asyncio.get_running_loop().time() < deadline and follower.pid is not None:

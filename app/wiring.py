@@ -142,6 +142,7 @@ class MainProcess:
         self._is_impatient = False
         self._has_started = False
         self._has_won = False
+        self._has_given_up = False
 
     def _raw_frames(self, config: Config) -> RawFrames | None:
         access = self.access
@@ -224,7 +225,7 @@ class MainProcess:
             self._fail(f"{task.get_name()} ended by a fault")
 
     def _fail(self, what: str) -> None:
-        if self.failure is None:
+        if self.failure is None and not self._has_given_up:
             self.failure = what
             log.error("the process ends", cause=what)
         self._stopping.set()
@@ -244,14 +245,19 @@ class MainProcess:
         if self.follower is not None:
             await self.follower.stop()
         if self.writer is not None:
-            loop = asyncio.get_running_loop()
-            patience = loop.call_later(WRITER_CLOSE_S, loop.run_in_executor, None, self.access.give_up)
+            patience = asyncio.get_running_loop().call_later(WRITER_CLOSE_S, self._give_up)
             await self.writer.close()
             patience.cancel()
         if self.owning is not None:
             self.owning.close()
         await asyncio.to_thread(self.access.close)
         log.info("stopped")
+
+    def _give_up(self) -> None:
+        """End what waits for a log that does not answer; no fault of a process that was told to end."""
+        self._has_given_up = True
+        log.warning("the log does not answer: what waits for it is not written")
+        asyncio.get_running_loop().run_in_executor(None, self.access.give_up)
 
     # -- what the fold tells (folding.Listener) ------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -95,9 +96,20 @@ class KafkaFetch:
             return fetch
 
     async def close(self) -> None:
-        """Leave the cluster."""
-        async with asyncio.timeout(CLOSE_S):
+        """Leave the cluster, whether it answers or not."""
+        with suppress(KafkaError, OSError, TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._stop()
+
+    async def _stop(self) -> None:
+        try:
             await self._consumer.stop()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # the library cancelled a fetch that nobody answers, awaited it, and left its connections open
+            await self._consumer._client.close()
 
     async def begin(self) -> int:
         """The topic's offset of the oldest record. Raises KafkaUnreachable."""

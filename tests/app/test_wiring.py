@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.log_tail import monotonic_us
 from app.tail import PING_AGE_US_MAX
@@ -210,6 +211,31 @@ async def test_a_failed_sync_seals_the_log_and_ends_the_process(site: Site) -> N
 
 
 @pytest.mark.req("EVS-17")
+async def test_a_log_that_does_not_answer_at_the_end_is_no_fault_of_the_process(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "app.wiring.WRITER_CLOSE_S",
+        "ingest.log.log_writer.CLOSE_S_MAX",
+        "app.owner_side.CHECKPOINT_WAIT_S",
+    ):
+        monkeypatch.setattr(name, 0.1)
+    disk = Sick()
+
+    def give_up() -> None:
+        disk.fails = True
+        disk.goes_on.set()
+
+    async with site.running(disk) as run:
+        monkeypatch.setattr(run.process.access, "give_up", give_up)
+        disk.goes_on.clear()
+        with capture_logs() as lines:
+            assert await run.end() == 0
+    said = [line["event"] for line in lines]
+    assert "the log does not answer: what waits for it is not written" in said
+    assert "the process ends" not in said and said[-1] == "stopped"
+
+
 async def test_while_the_log_is_away_a_ready_process_stays_ready_and_says_so(site: Site) -> None:
     disk = Sick()
     async with site.running(disk) as run:

@@ -133,3 +133,39 @@ async def test_news_are_waited_for_only_so_long() -> None:
     fetch = fetch_of([Answer(0)])
     assert len(await fetch.news(1.0)) == 1
     assert await fetch.news(0.0) == []
+
+
+class Clinging:
+    """A consumer whose `stop` ends as the library's does where a fetch is not answered, or never ends."""
+
+    def __init__(self, *, ends: bool) -> None:
+        self._client = self
+        self._ends = ends
+        self.is_closed = False
+
+    async def stop(self) -> None:
+        if not self._ends:
+            await asyncio.Event().wait()
+        pending = asyncio.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        pending.cancel()
+        await pending
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+async def test_brokers_that_do_not_answer_are_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_fetch, "CLOSE_S", 0.05)
+    consumer = Clinging(ends=True)
+    await KafkaFetch(PLACE, consumer).close()
+    assert consumer.is_closed, "its connections too"
+    await KafkaFetch(PLACE, Clinging(ends=False)).close()
+
+
+async def test_a_close_can_be_cancelled() -> None:
+    closing = asyncio.create_task(KafkaFetch(PLACE, Clinging(ends=False)).close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
