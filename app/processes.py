@@ -102,27 +102,34 @@ class Child:
         while True:
             began = loop.time()
             self.starts += 1
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "app",
-                *self._arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE if self._on_line is not None else None,
-                limit=LINE_BYTES_MAX,
-                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
-                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to pass on
-            )
-            await self._listen(self._process)
-            status = await self._process.wait()
-            log.error("a child process ended and is started again", child=self.name, status=status)
-            lived_s = loop.time() - began
-            if self._on_end is not None:
-                self._on_end(self.starts, status, lived_s)
-            if lived_s > HEALTHY_S:
-                pause = PAUSE_S_MIN
+            try:
+                self._process = await self._begun()
+            except OSError as problem:  # no more processes, memory or descriptors: maybe later
+                log.error("a child process cannot be started", child=self.name, cause=str(problem))
+            else:
+                await self._listen(self._process)
+                status = await self._process.wait()
+                log.error("a child process ended and is started again", child=self.name, status=status)
+                lived_s = loop.time() - began
+                if self._on_end is not None:
+                    self._on_end(self.starts, status, lived_s)
+                if lived_s > HEALTHY_S:
+                    pause = PAUSE_S_MIN
             await asyncio.sleep(pause)
             pause = min(PAUSE_S_MAX, pause * 2)
+
+    async def _begun(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "app",
+            *self._arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if self._on_line is not None else None,
+            limit=LINE_BYTES_MAX,
+            env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
+            start_new_session=True,  # a Ctrl-C at the terminal is the parent's to pass on
+        )
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         """Hand lines over until the child's output ends."""

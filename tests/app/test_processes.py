@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app import processes
 from app.processes import (
@@ -47,6 +48,22 @@ async def test_a_child_that_ends_is_started_again(program: Path, tmp_path: Path)
     runs = (tmp_path / "runs").read_text().splitlines()
     assert set(runs) == {f"-m app follower --data d {os.getpid()}"}, "it is told whose child it is"
     assert child.pid is None
+
+
+async def test_a_child_that_cannot_be_started_is_told_and_tried_again(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "PAUSE_S_MIN", 0.01)
+    child = Child("follower", [])
+    with capture_logs() as lines:
+        child.start()
+        await until(lambda: child.starts >= 2)
+        write(tmp_path / "soon", "exec sleep 60")
+        (tmp_path / "soon").rename(program)
+        await until(lambda: child.pid is not None)
+        await child.stop()
+    assert (lines[0]["event"], lines[0]["child"]) == ("a child process cannot be started", "follower")
+    assert "No such file" in lines[0]["cause"]
 
 
 async def test_a_child_that_does_not_listen_is_killed(
