@@ -163,11 +163,16 @@ class KafkaFetch:
         return next(iter(await self.some(stop, 1)), None)
 
     async def last_between(self, position: int, stop: int) -> Fetched | None:
-        """The last record there. Moves the position."""
-        newest = None
+        """The last record there; an origin only where there are no others. Moves the position.
+
+        Of two processes that begin a log at the same time the slower one writes its origin behind records.
+        """
+        newest: Fetched | None = None
         self.seek(position)
         while await self.position() < stop:
-            newest = next(reversed(await self.some(stop)), newest)
+            for record in await self.some(stop):
+                if newest is None or record.place.role is not Role.ORIGIN:
+                    newest = record
         return newest
 
     async def _poll(self, timeout_ms: int, count: int | None) -> list[Fetched]:

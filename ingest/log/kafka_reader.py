@@ -209,7 +209,8 @@ class KafkaReader:
             for back in LAST_STEPS:
                 start = max(self._begin, self._stop - back)
                 newest = await self._fetch.last_between(start, self._stop)
-                if newest is not None or start == self._begin:
+                is_found = newest is not None and newest.place.role is not Role.ORIGIN
+                if is_found or start == self._begin:
                     break
             if newest is not None and newest.place.role is Role.APPENDED:
                 self._shift = newest.place.number

@@ -172,6 +172,42 @@ def test_a_follower_reads_every_record_once_and_in_order_however_answers_are_cut
     assert found == wanted
 
 
+@given(
+    st.lists(st.sampled_from(["append", "origin", "mark", "read", "wait", "end"]), max_size=30),
+    st.integers(0, 3),
+)
+def test_origins_of_processes_that_began_the_log_too_hide_no_record(moves: list[str], before: int) -> None:
+    """Two that find an empty topic both write one; the slower one's stands behind records of the first."""
+    topic, wanted = topic_of([], 0, before)
+    topic.add(Role.ORIGIN, 0, log_id=bytes(16))
+    reader = reader_of(topic)
+    due, found = 0, list[int]()
+
+    def read() -> None:
+        nonlocal due
+        for batch in reader.read(due, 1 << 20):
+            found.extend(offset for offset, _ in enumerate(batch.records, batch.first_offset))
+            due = found[-1] + 1
+
+    for move in moves:
+        match move:
+            case "append":
+                wanted.append(topic.add(Role.APPENDED, -1) - 1)
+            case "origin":
+                topic.add(Role.ORIGIN, 0, log_id=bytes([7] * 16))
+            case "mark":
+                topic.mark()
+            case "read":
+                read()
+            case "wait":
+                reader.loop.run(reader.news(due, 60.0))
+            case "end":
+                reader.loop.run(reader.end_here())
+    read()
+    read()
+    assert found == wanted
+
+
 async def test_waiting_buffers_what_comes() -> None:
     topic, _ = topic_of([], 0, 3)
     reader = reader_of(topic)
