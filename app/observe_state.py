@@ -51,7 +51,8 @@ class LogFigures(NamedTuple):
     record lasts. room: one of ROOMS. pending_bytes, pending_picks: appended and not durable.
     shed: (importance, facts) since start, importances in lower case. overlay: own picks and
     ends that the fold does not hold yet. routers, turned_away: see `log_access.StoreFigures`.
-    spool_bytes, spool_records: of the disk, and facts on it, of an owner with a spool.
+    spool_bytes, spool_records: of the disk, and facts on it, of an owner with a spool. owns: whether
+    this process owns the log now.
     """
 
     first_offset: int
@@ -68,6 +69,7 @@ class LogFigures(NamedTuple):
     turned_away: int | None = None
     spool_bytes: int | None = None
     spool_records: int | None = None
+    owns: bool | None = None
 
 
 class StateSource(Protocol):
@@ -159,6 +161,11 @@ class StateText:
             ("picklog_spool_bytes", "Disk that the spool takes.", figures.spool_bytes),
             ("picklog_spool_records", "Facts that wait in the spool.", figures.spool_records),
             ("picklog_own_unfolded", "Own picks and ends that the fold lacks.", figures.overlay),
+            (
+                "picklog_owns_log",
+                "1 while this process owns the log.",
+                None if figures.owns is None else int(figures.owns),
+            ),
             ("picklog_owner_routers", "Other processes that append through this one.", figures.routers),
         ):
             if value is not None:

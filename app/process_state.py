@@ -97,6 +97,7 @@ class ProcessState:
             stored.turned_away if stored is not None else None,
             spool.disk_bytes if spool is not None else None,
             spool.records if spool is not None else None,
+            writer.is_owner if writer is not None else None,
         )
 
     def checkpoint_time(self) -> int | None:

@@ -491,7 +491,7 @@ async def test_the_page_of_metrics_names_every_family_and_no_other(tmp_path: Pat
     observer = Observer()
     process = Process()
     observer.source = process
-    process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8, 9, 10, 11, 12)
+    process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8, 9, 10, 11, 12, True)
     process.checkpointed_at = 0
     FollowerMetrics(observer.registry)  # as the main process has them
     families = text_string_to_metric_families((await observer.text()).decode())

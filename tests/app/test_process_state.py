@@ -32,6 +32,7 @@ async def test_a_scrape_tells_where_log_fold_and_backends_stand(site: Site) -> N
         assert series['picklog_log_room{room="plenty"}'] == 1
         assert series["picklog_log_bytes_max"] == 64 << 20
         assert series["picklog_own_unfolded"] == 0
+        assert series["picklog_owns_log"] == 1
         assert (series["picklog_owner_routers"], series["picklog_owner_turned_away_total"]) == (0, 0)
         assert series['picklog_backend_health{backend="front",state="ready"}'] == 1
         assert series['picklog_shed_total{importance="pick"}'] == 0
