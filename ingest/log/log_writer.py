@@ -2,8 +2,7 @@
 
 `append` never waits: it hands the fact to the machine and returns. Batches are committed in a thread of
 their own, one at a time, so that no fdatasync holds the event loop; what arrives meanwhile makes the next
-batch. The shell owns the two clocks (boot time for all reckoning, the wall for one look at start) and the
-random writer id; the machines have neither.
+batch. The shell owns both clocks (boot time, and one look at the wall at start) and the random writer id.
 """
 
 from __future__ import annotations
@@ -102,6 +101,7 @@ class LogWriter:
                 on_still=on_still,
                 stands_by=stands_by,
                 replica=replica,
+                apart=self._commits.run if settings.reads_apart else None,
             )
         self._watch_s = STANDBY_WATCH_S if stands_by else WATCH_S
         self._sent_from = store.end_offset()

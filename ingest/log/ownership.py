@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -29,7 +31,7 @@ from ingest.log.claim import (
     Won,
 )
 from ingest.log.last_owner import last_owner
-from ingest.log.log_clock import OwnerClock
+from ingest.log.log_clock import OwnerClock, OwnerSeen
 from projections.events.codec import RecordRefused, decode_record, owner_stamp, peek_kind
 from projections.events.kinds import Kind
 from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, RecordBatch
@@ -37,6 +39,7 @@ from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, 
 READ_BYTES = 1 << 20
 READ_AGAIN_S = 0.5
 HEAD_BYTES = 48  # of a record: its writer's id ends before
+Apart = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 _TO_THE_CLAIM = (Kind.LANE_OPENED, Kind.PINGED)
 
 log = structlog.get_logger("picklog.log")
@@ -48,7 +51,8 @@ class Ownership:
     do(effects): the writer carries out what the appender wants. fail(error): it is over.
     on_still(us): told when the loop stood still so long that all subscriptions count as cut.
     stands_by: wait until nobody else owns the log; `on_batches` must be called with all that is
-    read. replica: the name that the log knows this process by.
+    read. replica: the name that the log knows this process by. apart(work, done): do work in another
+    thread, and tell in the loop what it returned or raised; None where reading waits for nobody.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Ownership:
         on_still: Callable[[int], None] | None,
         stands_by: bool = False,
         replica: bytes | None = None,
+        apart: Apart | None = None,
     ) -> None:
         self.is_owned = asyncio.Event()
         self._store = store
@@ -74,6 +79,8 @@ class Ownership:
         self._on_still = on_still
         self._stands_by = stands_by
         self._replica = replica
+        self._apart = apart
+        self._is_looking = False
         self._claim = self._new_claim(now_us())
         self._read_at = 0 if stands_by else store.end_offset()
         self._mine: set[bytes] = set()  # writer ids that this process claimed with
@@ -192,14 +199,48 @@ class Ownership:
 
         Only what was handed over counts: whoever spoke or claimed behind it comes first.
         """
-        try:
-            last = effect.last or last_owner(self._store, self._read_at)
-        except (LogCorrupt, LogFailed) as problem:
-            self._fail(problem)
+        if effect.last is not None:
+            self._claim_behind(effect.last)
             return
+        if self._is_looking:
+            return
+        look = partial(last_owner, self._store, self._read_at)
+        take = partial(self._looked, self._claim, self._claim.owner, self._claim.owner_heard_at)
+        if self._apart is not None:
+            self._is_looking = True
+            self._apart(look, take)
+            return
+        try:
+            found: OwnerSeen | BaseException | None = look()
         except LogError as problem:
-            log.warning("the log cannot be read for who owned it", error=str(problem))
+            found = problem
+        take(found)
+
+    def _looked(
+        self,
+        claim: Claim,
+        owner: tuple[bytes, int] | None,
+        heard_at: int | None,
+        found: OwnerSeen | BaseException | None,
+    ) -> None:
+        """The log named its last owner. Not to be used where somebody spoke meanwhile."""
+        self._is_looking = False
+        if isinstance(found, BaseException):
+            if not isinstance(found, LogError):
+                self._fail(LogFailed(f"the log cannot be read: {found}"))
+            elif isinstance(found, LogCorrupt | LogFailed):
+                self._fail(found)
+            else:
+                log.warning("the log cannot be read for who owned it", error=str(found))
             return  # asked again at the next tick
+        is_silent = claim.state is ClaimState.STANDBY and (claim.owner, claim.owner_heard_at) == (
+            owner,
+            heard_at,
+        )
+        if self._claim is claim and is_silent:
+            self._claim_behind(found)
+
+    def _claim_behind(self, last: OwnerSeen | None) -> None:
         now = self._now_us()
         heard_at = self._claim.owner_heard_at
         silent_s = None if heard_at is None else round((now - heard_at) / 1e6, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -444,4 +445,42 @@ async def test_a_writer_that_stands_by_says_what_a_replica_says_and_owns_a_log_o
     assert [record.epoch for record in said[1:]] == [1, 1]
     assert said[2].time == said[1].time + 1, "stamps never go back"
     assert {record.fact.replica for record in records(log) if isinstance(record.fact, Pinged)} == {REPLICA}
+    await writer.close()
+
+
+@pytest.mark.req("EVS-16")
+async def test_a_standby_looks_for_the_last_owner_without_holding_the_loop() -> None:
+    """Reads of a log far away may wait for as long as its brokers like."""
+    loop = asyncio.get_running_loop()
+    answered, looked = threading.Event(), asyncio.Event()
+    owned = asyncio.Event()
+
+    class Far(MemoryLog):
+        def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+            if threading.current_thread() is not threading.main_thread():
+                loop.call_soon_threadsafe(looked.set)
+                assert answered.wait(30)
+            return super().read(start, bytes_max)
+
+    log = Far()
+    before = await LogWriter.open(log, is_owner=True)
+    await acknowledged(before, CheckpointDue("of an owner that is gone"))
+    await before.close()
+    end = log.end_offset()
+
+    def read() -> None:
+        writer.on_batches(log.read(end, 1 << 30))  # its fold began at a checkpoint
+        if writer.is_owner:
+            owned.set()
+
+    def committed(_: CommitNote) -> None:
+        loop.call_soon(read)
+
+    settings = WriterSettings(reads_apart=True)
+    writer = await LogWriter.open(log, settings, stands_by=True, replica=REPLICA, on_commit=committed)
+    await asyncio.wait_for(looked.wait(), 30)
+    assert not owned.is_set()
+    answered.set()
+    await asyncio.wait_for(owned.wait(), 30)
+    assert writer.epoch == 2, "behind the owner that the log named"
     await writer.close()
