@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Table, and_, delete, exists, func, literal, null, select, update
+from sqlalchemy import Select, Table, and_, delete, exists, func, literal, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -83,6 +83,27 @@ class Insert:
 
 Touch = Callable[[AsyncConnection, Sequence[PickRow], Sequence[EndRow]], Awaitable[None]]
 """Told of picks and ends in the transaction that writes them."""
+
+
+def open_dispatches(replica_id: str, at: int, offset: int) -> Select[Any]:
+    """Rows of `dispatch_ends`, status `unknown`, for picks of a replica that was declared gone at `offset`.
+
+    The caller leaves out those that have an end. at: log time, microseconds.
+    """
+    return select(
+        picks.c.pick_id,
+        literal(at, dispatch_ends.c.ended_at.type),
+        literal(UNKNOWN_END),
+        literal("none"),
+        *(null() for _ in range(7)),
+        picks.c.lane,
+        picks.c.log_offset,
+    ).where(
+        picks.c.replica_id == replica_id,
+        picks.c.asked_at >= at - OPEN_DISPATCH_US_MAX,
+        picks.c.log_offset < offset,
+        picks.c.decode_worker.is_not(None),
+    )
 
 
 class AuditWriter:
@@ -237,21 +258,7 @@ class AuditWriter:
 
     async def _unknown_ends(self, connection: AsyncConnection, gone: ReplicaLeft) -> None:
         ended = exists(select(literal(1)).where(dispatch_ends.c.pick_id == picks.c.pick_id))
-        open_picks = select(
-            picks.c.pick_id,
-            literal(gone.at, dispatch_ends.c.ended_at.type),
-            literal(UNKNOWN_END),
-            literal("none"),
-            *(null() for _ in range(7)),
-            picks.c.lane,
-            picks.c.log_offset,
-        ).where(
-            picks.c.replica_id == gone.replica_id,
-            picks.c.asked_at >= gone.at - OPEN_DISPATCH_US_MAX,
-            picks.c.log_offset < gone.offset,
-            picks.c.decode_worker.is_not(None),
-            ~ended,
-        )
+        open_picks = open_dispatches(gone.replica_id, gone.at, gone.offset).where(~ended)
         kind = postgresql if connection.dialect.name == "postgresql" else sqlite
         names = [column.name for column in dispatch_ends.columns]
         await connection.execute(

@@ -23,13 +23,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, delete, func, literal, null, or_, select, update
+from sqlalchemy import and_, delete, func, literal, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.audit_database import AuditRefused, connected
 from app.audit_messages import AuditMessage
-from app.audit_writer import OPEN_DISPATCH_US_MAX, SINK, Insert
+from app.audit_writer import SINK, Insert, open_dispatches
 from app.rollup_writer import RollupWriter, one_writer
 from app.sql_tables import (
     configs,
@@ -302,24 +302,9 @@ class StreamWriter:
         """Picks of a replica that went read `unknown` from the first time that it went, without an end."""
         ends = dispatch_ends.alias()
         is_ended = select(literal(1)).where(ends.c.pick_id == picks.c.pick_id, ends.c.status != UNKNOWN_END)
-        which = [
-            picks.c.replica_id == gone.subject,
-            picks.c.asked_at >= gone.at - OPEN_DISPATCH_US_MAX,
-            picks.c.log_offset < gone.log_offset,
-            picks.c.decode_worker.is_not(None),
-            ~is_ended.exists(),
-        ]
+        open_picks = open_dispatches(gone.subject, gone.at, gone.log_offset).where(~is_ended.exists())
         if span is not None:
-            which += [picks.c.lane == LANE, picks.c.log_offset.between(*span)]
-        open_picks = select(
-            picks.c.pick_id,
-            literal(gone.at, dispatch_ends.c.ended_at.type),
-            literal(UNKNOWN_END),
-            literal("none"),
-            *(null() for _ in range(7)),
-            picks.c.lane,
-            picks.c.log_offset,
-        ).where(*which)
+            open_picks = open_picks.where(picks.c.lane == LANE, picks.c.log_offset.between(*span))
         names = [column.name for column in dispatch_ends.columns]
         statement = self._conflict(dispatch_ends).from_select(names, open_picks)
         given = statement.excluded
