@@ -73,10 +73,4 @@ def sequence_hashes(hashes: bytes) -> bytes:
 @lru_cache(maxsize=_SPLITTERS)
 def _splitter(count: int, width: int) -> Callable[[bytes], tuple[bytes, ...]]:
     """Cuts the first count * width bytes into blocks."""
-    split = Struct(f"{width}s" * count)
-
-    def cut(tokens: bytes) -> tuple[bytes, ...]:
-        found: tuple[bytes, ...] = split.unpack_from(tokens)
-        return found
-
-    return cut
+    return Struct(f"{width}s" * count).unpack_from

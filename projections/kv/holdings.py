@@ -57,7 +57,12 @@ class Holdings(RunTree):
         bit = slot.bit
         if run.full & bit:
             return True
-        depth = run.depth_of(bit) if run.partial & bit else 0
+        if not run.partial & bit:
+            depth = 0
+        elif run.cuts is not None and run.cuts.get(at, 0) & bit:
+            depth = at  # the usual one goes on where the slot's prefix ends
+        else:
+            depth = run.depth_of(bit)
         end = at + count
         if at > depth or (not depth and run.partial & bit):
             return self._cover_ragged(slot, run, at, count)

@@ -319,7 +319,7 @@ def _price_crowd(asked: Asked, crowd: Crowd, table: RankTable, loads: Loads) -> 
     need = -(-isl // size)
     credit, uncached = full * crowd.depth, need - crowd.depth
     tokens, blocks, overlaps = loads.tokens, loads.blocks, table.overlaps
-    if (min(tokens) + isl) / size < credit or uncached < 0:
+    if uncached < 0 or (isl / size < credit and (min(tokens) + isl) / size < credit):  # no backlog is below 0
         return None
     columns = zip(tokens, blocks, strict=True)
     costs: list[Any] = [(t + isl) / size - credit + (b + uncached) for t, b in columns]
