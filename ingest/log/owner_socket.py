@@ -44,7 +44,7 @@ from ingest.log.socket_frames import (
     welcome_frame,
 )
 from ingest.log.unix_socket import is_gone, listen, receive, send, wait_for_data
-from projections.events.codec import RecordRefused, decode_record
+from projections.events.codec import RecordRefused, decode_parts
 from projections.events.envelope import REPLICA_EPOCH
 from projections.events.kinds import FACT_KINDS, SCHEMA, Speaker
 from projections.events.ports import CommitUnclear, LogError, LogFailed, LogFull
@@ -228,11 +228,12 @@ def _check(records: list[bytes]) -> None:
     """Raise FrameRefused unless a router may write all of these."""
     for index, data in enumerate(records):
         try:
-            record = decode_record(0, data)
+            _, values, _ = decode_parts(data)
         except RecordRefused as refusal:
             raise FrameRefused(f"record {index} of a batch: {refusal}") from refusal
-        if record.kind not in _ROUTER_KINDS or record.epoch != REPLICA_EPOCH:
-            raise FrameRefused(f"record {index} of a batch: kind {record.kind} is not a router's to write")
+        kind, _, _, epoch, *_ = values
+        if kind not in _ROUTER_KINDS or epoch != REPLICA_EPOCH:
+            raise FrameRefused(f"record {index} of a batch: kind {kind} is not a router's to write")
 
 
 def _reason_of(problem: LogError) -> Reason:
