@@ -81,6 +81,8 @@ class Ownership:
         self._replica = replica
         self._apart = apart
         self._is_looking = False
+        self._is_renewing = False  # the log is looked through for whom to claim behind
+        self._is_claimed_meanwhile = False
         self._claim = self._new_claim(now_us())
         self._read_at = 0 if stands_by else store.end_offset()
         self._mine: set[bytes] = set()  # writer ids that this process claimed with
@@ -99,8 +101,41 @@ class Ownership:
             before, self._claim = self._claim, self._new_claim(now)
             self._claim.go_on_from(before)
             return
-        read_at = self._store.end_offset()
-        last = last_owner(self._store)
+        if self._apart is None or not self._won_epoch:
+            self._renew(cause, self._end_and_owner())
+            return
+        # No claim of before may be won any more: its epoch is over.
+        self._do(self._appender.on_held())
+        self._claim = Claim(self._appender.writer, now, replica=self._replica)
+        self._is_renewing, self._is_claimed_meanwhile = True, False
+        self._apart(self._end_and_owner, partial(self._looked_again, cause, self._claim))
+
+    def _end_and_owner(self) -> tuple[int, OwnerSeen | None]:
+        """The log's end and its last owner before it."""
+        return self._store.end_offset(), last_owner(self._store)
+
+    def _looked_again(
+        self, cause: str, claim: Claim, found: tuple[int, OwnerSeen | None] | BaseException
+    ) -> None:
+        """The log named its owner to one that claims again. Of no use where a claim was read meanwhile."""
+        if self._claim is not claim:
+            return  # the writer was renewed once more
+        if isinstance(found, BaseException):
+            if self._is_final(found):
+                return
+            asyncio.get_running_loop().call_later(READ_AGAIN_S, self._begin_again, cause, claim)
+        elif self._is_claimed_meanwhile:
+            self.begin(cause)
+        else:
+            self._renew(cause, found)
+
+    def _begin_again(self, cause: str, claim: Claim) -> None:
+        if self._claim is claim:
+            self.begin(cause)
+
+    def _renew(self, cause: str, found: tuple[int, OwnerSeen | None]) -> None:
+        """Claim for the appender's present writer id behind the owner that was found."""
+        read_at, last = found
         if (
             self._won_epoch
             and last is not None
@@ -109,8 +144,9 @@ class Ownership:
         ):
             self._carry_out([Fenced(last.writer, last.epoch)])  # taken over while our append was unclear
             return
-        # An earlier claim may have been found in the log and won just now: its epoch is over.
-        self._do(self._appender.on_held())
+        now = self._now_us()
+        self._is_renewing = False
+        self._do(self._appender.on_held())  # an earlier claim may have been found and won just now
         self._mine.add(self._appender.writer)
         self._claim = Claim(self._appender.writer, now, replica=self._replica)
         if not self._stands_by:
@@ -132,6 +168,9 @@ class Ownership:
     def on_batches(self, batches: Sequence[RecordBatch]) -> None:
         """What the process has read of the log, in order; what was handed over before is passed over."""
         now = self._now_us()
+        if self._is_renewing:
+            self._note_claims(batches)
+            return
         for batch in batches:
             spoke: tuple[int, bytes] | None = None  # the owner's newest word of this batch
             for offset, data in enumerate(batch.records, batch.first_offset):
@@ -148,6 +187,13 @@ class Ownership:
                     else:
                         self._owner_spoke((offset, data), now)
             self._owner_spoke(spoke, now)
+            self._read_at = max(self._read_at, batch.first_offset + len(batch.records))
+
+    def _note_claims(self, batches: Sequence[RecordBatch]) -> None:
+        """While the log is looked through for its owner, only claims matter of what is handed over."""
+        for batch in batches:
+            new = batch.records[max(0, self._read_at - batch.first_offset) :]
+            self._is_claimed_meanwhile |= any(peek_kind(data) == Kind.LANE_OPENED for data in new)
             self._read_at = max(self._read_at, batch.first_offset + len(batch.records))
 
     @property
@@ -226,19 +272,25 @@ class Ownership:
         """The log named its last owner. Not to be used where somebody spoke meanwhile."""
         self._is_looking = False
         if isinstance(found, BaseException):
-            if not isinstance(found, LogError):
-                self._fail(LogFailed(f"the log cannot be read: {found}"))
-            elif isinstance(found, LogCorrupt | LogFailed):
-                self._fail(found)
-            else:
-                log.warning("the log cannot be read for who owned it", error=str(found))
-            return  # asked again at the next tick
+            self._is_final(found)
+            return  # else asked again at the next tick
         is_silent = claim.state is ClaimState.STANDBY and (claim.owner, claim.owner_heard_at) == (
             owner,
             heard_at,
         )
         if self._claim is claim and is_silent:
             self._claim_behind(found)
+
+    def _is_final(self, problem: BaseException) -> bool:
+        """Whether the log cannot be read for who owns it, now or later; then the writer is over."""
+        if not isinstance(problem, LogError):
+            self._fail(LogFailed(f"the log cannot be read: {problem}"))
+        elif isinstance(problem, LogCorrupt | LogFailed):
+            self._fail(problem)
+        else:
+            log.warning("the log cannot be read for who owned it", error=str(problem))
+            return False
+        return True
 
     def _claim_behind(self, last: OwnerSeen | None) -> None:
         now = self._now_us()

@@ -1,19 +1,29 @@
 from __future__ import annotations
 
-from ingest.log.appender import Appender, Effect, Send
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ingest.log import ownership
+from ingest.log.appender import Appender, Effect, Importance, Reclaim, Send, State
 from ingest.log.ownership import Ownership
 from projections.events.codec import encode_record
 from projections.events.control import CheckpointDue, LaneOpened
-from projections.events.ports import LogError, MemoryLog
+from projections.events.ports import CommitFailed, LogCorrupt, LogError, MemoryLog, RecordBatch
 
 A, B = b"writer-number-aa", b"writer-number-bb"
+C, D = b"writer-number-cc", b"writer-number-dd"
 
 
 class Shell:
     """Carries out what the machines want, at once and in one thread."""
 
-    def __init__(self, log: MemoryLog, writer: bytes) -> None:
+    def __init__(self, log: MemoryLog, writer: bytes, *, reads_apart: bool = False) -> None:
         self.log = log
+        self.looked_for = asyncio.Event()
+        self.looks: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self.now_us = 0
         self.failed: list[LogError] = []
         self.stills: list[int] = []
@@ -26,7 +36,12 @@ class Shell:
             do=self.do,
             fail=self.failed.append,
             on_still=self.stills.append,
+            apart=self.read_apart if reads_apart else None,
         )
+
+    def read_apart(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.looks.append((work, done))
+        self.looked_for.set()
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -36,6 +51,26 @@ class Shell:
                 self.do(self.appender.on_committed(self.now_us, effect.number, first))
             else:
                 effect.tag(effect.receipt)  # type: ignore[union-attr]
+
+    def renew(self, writer: bytes) -> None:
+        """An append stayed unclear, and nothing of it is in the log."""
+        self.appender.on_submitted(self.now_us, CheckpointDue("held"), Importance.CONTROL)
+        self.now_us += 10_000
+        (send,) = self.appender.on_tick(self.now_us)
+        assert isinstance(send, Send)
+        self.appender.on_unclear(self.now_us, send.number)
+        found = self.appender.on_found(self.now_us, writer, {})
+        assert any(isinstance(effect, Reclaim) for effect in found)
+        self.ownership.begin("restart")
+
+    def look(self) -> None:
+        """What was to be read apart is read, and told."""
+        work, done = self.looks.pop(0)
+        try:
+            result = work()
+        except LogError as problem:
+            result = problem
+        done(result)
 
     def tick(self, us: int = 10_000) -> None:
         self.now_us += us
@@ -91,3 +126,95 @@ def test_a_resumed_owner_that_was_superseded_appends_no_fact() -> None:
     shell.tick()
     assert "took the log over with epoch 2" in str(shell.failed[0])
     assert log.end_offset() == 3  # two claims and a ping
+
+
+def owner_that_reads_apart(log: MemoryLog) -> Shell:
+    shell = Shell(log, A, reads_apart=True)
+    shell.ownership.begin("restart")
+    shell.tick()
+    assert shell.appender.epoch == 1
+    return shell
+
+
+def claim_of(writer: bytes, epoch: int) -> bytes:
+    return encode_record(9_000_000, writer, 0, 1, LaneOpened(epoch, 9, A, "takeover"))
+
+
+def test_one_that_claims_again_has_the_log_read_apart_and_sends_no_fact_meanwhile() -> None:
+    log = MemoryLog()
+    shell = owner_that_reads_apart(log)
+    shell.renew(C)
+    assert not shell.ownership.is_owned.is_set()
+    assert shell.appender.state is State.HELD
+    shell.tick()
+    assert log.end_offset() == 2  # the claim, and who continues it
+    shell.look()
+    shell.tick()
+    shell.tick()
+    assert shell.ownership.is_owned.is_set()
+    assert (shell.appender.epoch, log.end_offset()) == (2, 4)
+    assert not shell.failed
+
+
+def test_a_claim_that_was_read_while_the_log_was_looked_through_is_not_missed() -> None:
+    log = MemoryLog()
+    shell = owner_that_reads_apart(log)
+    shell.renew(C)
+    work, done = shell.looks.pop(0)
+    early = work()
+    log.commit([claim_of(B, 2)])
+    shell.ownership.on_batches(log.read(0, 1 << 20))
+    done(early)
+    assert not shell.failed
+    shell.look()
+    assert "took the log over with epoch 2" in str(shell.failed[0])
+
+
+def test_claims_of_before_are_no_news_to_one_that_looks_again() -> None:
+    log = MemoryLog()
+    shell = owner_that_reads_apart(log)
+    shell.renew(C)
+    shell.ownership.on_batches([RecordBatch(0, log.read(0, 1 << 20)[0].records)])
+    shell.look()
+    shell.tick()
+    assert not shell.looks
+    assert shell.appender.epoch == 2
+
+
+def test_a_look_for_a_writer_that_is_over_counts_for_nothing() -> None:
+    log = MemoryLog()
+    shell = owner_that_reads_apart(log)
+    shell.renew(C)
+    shell.renew(D)
+    shell.look()
+    shell.tick()
+    assert shell.appender.epoch == 0
+    shell.look()
+    shell.tick()
+    assert shell.appender.epoch == 2
+
+
+def test_a_log_that_cannot_be_read_just_now_is_looked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "READ_AGAIN_S", 0.0)
+    shell = owner_that_reads_apart(MemoryLog())
+    shell.renew(C)
+    shell.looked_for.clear()
+
+    async def fail_once() -> None:
+        _, done = shell.looks.pop(0)
+        done(CommitFailed("the broker is away"))
+        await asyncio.wait_for(shell.looked_for.wait(), 10)
+
+    asyncio.run(fail_once())
+    shell.look()
+    shell.tick()
+    assert shell.appender.epoch == 2
+
+
+@pytest.mark.parametrize("problem", [LogCorrupt("byte 7"), MemoryError()])
+def test_a_log_that_can_never_be_read_ends_one_that_claims_again(problem: Exception) -> None:
+    shell = owner_that_reads_apart(MemoryLog())
+    shell.renew(C)
+    _, done = shell.looks.pop(0)
+    done(problem)
+    assert len(shell.failed) == 1
