@@ -67,6 +67,7 @@ class Found(NamedTuple):
     partition: int
     offset: int
     value: bytes | None
+    headers: Sequence[tuple[str, bytes]] = ()
 
 
 def keyed_faults(name: str, facts: TopicFacts, wanted: KeyedTopic) -> list[str]:
@@ -220,7 +221,7 @@ class KeyedSpans:
             if idle_s > REQUEST_S:
                 raise KafkaUnreachable(f"Kafka sends nothing of {self._name} within {REQUEST_S:.0f} s")
             if records:
-                yield [Found(partition, record.offset, record.value) for record in records]
+                yield [Found(partition, record.offset, record.value, record.headers) for record in records]
 
     async def close(self) -> None:
         """Leave the cluster."""

@@ -4,7 +4,7 @@ A frame is keyed by the offset of the record that was made from it; the record h
 frame's xxh3-64, so that a found frame can be told from a wrong one. Frames help to decode
 anew and are no part of the truth: they are written without fdatasync, are the first to go
 when room is short, and expire by age and bytes of their own. Frames whose grammar holds
-token ids never come here (decision 12).
+token ids never come here (decision 12). A log on Kafka keeps its frames on a topic: `kafka_raw_topic`.
 
     file  = "PLRAW\\0\\0\\1" | log id (16) | entry ...
     entry = offset u64 | log time u64 | bytes u32 | xxh3-64 of the frame u64 | frame
@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 import xxhash
 
@@ -62,8 +62,38 @@ def raw_digest(frame: bytes) -> int:
     return xxhash.xxh3_64_intdigest(frame)
 
 
+class FrameKeeper(Protocol):
+    """Where an owner's raw frames go. Nothing raises: what is not kept is counted."""
+
+    @property
+    def dropped(self) -> int:
+        """Frames that were not kept, since start."""
+
+    def put(self, offset: int, frame: bytes, at_us: int) -> None:
+        """Keep the frame behind the record at `offset`, written at log time `at_us`.
+
+        Offsets grow from call to call. Frames above KV_FRAME_BYTES_MAX are dropped.
+        """
+
+    def drop(self) -> None:
+        """Count a frame that was dropped before it came here."""
+
+    def close(self) -> None:
+        """Behind the last `put`. May block a few seconds."""
+
+
+class FrameFinder(Protocol):
+    """Frames that are kept, by the offsets of their records."""
+
+    def first_offset(self) -> int | None:
+        """Offset of the record that the oldest kept frame belongs to, None without frames of this log."""
+
+    def get(self, offset: int, digest: int) -> bytes | Lost:
+        """The frame behind the record at `offset`, whose record holds `digest`. May raise LogError."""
+
+
 class RawFrames:
-    """The writing side, of one owner. Errors of the disk lose frames, never raise."""
+    """FrameKeeper of segments: `DIR/raw/`. Errors of the disk lose frames."""
 
     def __init__(self, data: Path, log_id: bytes, settings: RawSettings) -> None:
         self._folder = raw_folder(data)
@@ -77,10 +107,7 @@ class RawFrames:
         ]
 
     def put(self, offset: int, frame: bytes, at_us: int) -> None:
-        """Keep the frame behind the record at `offset`, written at log time `at_us`.
-
-        Offsets grow from call to call. Frames above KV_FRAME_BYTES_MAX are dropped.
-        """
+        """See FrameKeeper."""
         if len(frame) > KV_FRAME_BYTES_MAX:
             self.dropped += 1
             return
@@ -98,8 +125,12 @@ class RawFrames:
         newest.last_time = at_us
         self._expire(at_us)
 
+    def drop(self) -> None:
+        """See FrameKeeper."""
+        self.dropped += 1
+
     def close(self) -> None:
-        """Close the file; the next `put` begins a new one."""
+        """See FrameKeeper. The next `put` begins a new file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -136,7 +167,7 @@ class Lost(Enum):
 
 
 class KeptFrames:
-    """The frames that were kept at opening, for walks over a whole log: files are indexed once.
+    """FrameFinder of what was kept at opening, for walks over a whole log: files are indexed once.
 
     At most FILES_INDEXED indexes are held, of 20 bytes a frame. A file that expires meanwhile
     holds no frame.
@@ -148,7 +179,7 @@ class KeptFrames:
         self._indexes: dict[Path, _Index] = {}
 
     def first_offset(self) -> int | None:
-        """Offset of the record that the oldest kept frame belongs to, None without frames of this log."""
+        """See FrameFinder."""
         for _, path in self._files:
             index = self._index(path)
             if index.offsets:
@@ -156,7 +187,7 @@ class KeptFrames:
         return None
 
     def get(self, offset: int, digest: int) -> bytes | Lost:
-        """The frame behind the record at `offset`, whose record holds `digest`."""
+        """See FrameFinder."""
         at = bisect_right(self._files, offset, key=lambda file: file[0]) - 1
         if at < 0:
             return Lost.GONE
