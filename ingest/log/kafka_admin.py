@@ -125,7 +125,7 @@ async def create_topic(
         "min.insync.replicas": "2" if copies >= 3 else "1",
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
-        "message.timestamp.type": "CreateTime",
+        "message.timestamp.type": "LogAppendTime",  # by the brokers' clock: those of clients may be off
         **(other or {}),
     }
     client = await _client(place)

@@ -5,6 +5,9 @@ repetition, so a lost acknowledgement costs nothing while this process lives. Wh
 patience that ended, or a broker that no longer knows the producer. A producer that failed is
 thrown away, since its numbers no longer fit the broker's.
 
+Messages have no timestamp of ours. A broker refuses one that lies an hour beyond its own clock, so a
+process whose clock was set forward would find the log shut; records carry log time in any case.
+
 With a `transactional_id` the batches of a transaction appear together or not at all, and opening
 the producer ends (fences) any older one of that id, what it had under way included.
 
@@ -14,7 +17,6 @@ All calls are for the client's own event loop.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -39,6 +41,7 @@ REFUSED = (
 )
 """Answers after which nothing of the batch is in the topic."""
 
+NO_TIMESTAMP = -1  # the protocol's word for it
 CLOSE_S = 2.0
 TRANSACTION_S = 120  # after which the cluster ends a transaction that nobody ends
 
@@ -102,12 +105,11 @@ class KafkaSend:
         sent: list[tuple[int, int]] = []
         place = 0
         deadline = asyncio.get_running_loop().time() + self._patience_s
-        stamp = time.time_ns() // 1_000_000
         while place < len(records):
             builder = self._producer.create_batch()
             count = 0
             for value, header in records[place:]:
-                if builder.append(timestamp=stamp, key=None, value=value, headers=[header]) is None:
+                if builder.append(timestamp=NO_TIMESTAMP, key=None, value=value, headers=[header]) is None:
                     break
                 count += 1
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,16 @@ PROPOSER = bytes([7]) * 16
 
 
 class ReplicaSite:
-    """place: the topic. servers: where a process looks for brokers, by its name, else `place.servers`."""
+    """place: the topic. By the name of a process: servers, where it looks for brokers, else
+    `place.servers`; environments, what it is started with beside this one's.
+    """
 
     def __init__(self, fleet: Fleet, place: KafkaPlace, folder: Path) -> None:
         self.fleet = fleet
         self.place = place
         self.folder = folder
         self.servers: dict[str, list[str]] = {}
+        self.environments: dict[str, Mapping[str, str]] = {}
         self.running: dict[str, RouterProcess] = {}
         self.follower: RouterProcess | None = None
         self.checkpoints = CheckpointFolder(folder / "checkpoints")
@@ -59,7 +62,10 @@ class ReplicaSite:
         }
         config["audit"] = {"enabled": command == "audit"}
         config["checkpoints"] |= {"every": "10s", "folder": str(self.folder / "checkpoints")}
-        made = RouterProcess(self.folder / name, {**config, **settings}, port, command)
+        environment = self.environments.get(name)
+        made = RouterProcess(
+            self.folder / name, {**config, **settings}, port, command, environment=environment
+        )
         if command == "audit":
             self.follower = made
         else:

@@ -118,6 +118,7 @@ class RouterProcess:
         port: int,
         command: str = "serve",
         options: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -130,6 +131,7 @@ class RouterProcess:
         argv = [sys.executable, "-m", "app", command, "-c", str(self.file), "--data", str(self.data)]
         argv += options
         env = {key: value for key, value in os.environ.items() if not key.startswith("PICKLOG__")}
+        env |= environment or {}
         self._child = self._nursery.add(Child("router", argv, env, folder / "router.log", REPOSITORY))
 
     @classmethod
