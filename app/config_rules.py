@@ -163,6 +163,14 @@ def log_has_brokers(config: Config) -> Iterator[Finding]:
         yield Finding(keys, "is empty, and log.kind is kafka", "name host:port of a broker")
 
 
+def raw_frames_have_their_own_topic(config: Config) -> Iterator[Finding]:
+    """A log with anything else in its topic is no log any more."""
+    kafka = config.log.kafka
+    if kafka.raw_topic in (kafka.topic, kafka.audit_topic, kafka.rollups_topic):
+        keys = ("log", "kafka", "raw_topic")
+        yield Finding(keys, "is the topic of something else too", "give raw frames a topic of their own")
+
+
 def audit_stream_has_brokers(config: Config) -> Iterator[Finding]:
     if config.audit.sink is AuditTarget.STREAM and not config.log.kafka.bootstrap_servers:
         keys = ("log", "kafka", "bootstrap_servers")
@@ -230,6 +238,7 @@ ERRORS: tuple[Rule, ...] = (
     backends_are_servers,
     api_keys_are_usable,
     log_has_brokers,
+    raw_frames_have_their_own_topic,
     audit_stream_has_brokers,
     checkpoints_are_reachable,
     picker_is_known,

@@ -53,7 +53,7 @@ class RetentionSettings(Section):
 
 
 class RawSettings(Section):
-    """Frames as received, kept beside the log; never for raw vLLM events."""
+    """Frames as received, kept in `DIR/raw` or on `log.kafka.raw_topic`; never for raw vLLM events."""
 
     enabled: bool = Field(
         default=True, description="false keeps none; `whatif --redecode` then has nothing to read."
@@ -62,7 +62,8 @@ class RawSettings(Section):
         default=Duration(3_600_000_000), description="Log time kept. 1s to 365d."
     )
     bytes: SizeOrShare = Field(
-        default=SizeOrShare(ByteSize(10 << 30), None), description="A size, or a share of the file system."
+        default=SizeOrShare(ByteSize(10 << 30), None),
+        description="A size, or a share of the file system; on Kafka a share is no limit.",
     )
 
 
@@ -85,7 +86,9 @@ class KafkaSettings(Section):
         default=(), max_length=64, description="host:port of brokers."
     )
     topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
-    raw_topic: Name = Field(default="picklog.raw", description="Topic of raw frames; not in this release.")
+    raw_topic: Name = Field(
+        default="picklog.raw", description="Topic of raw frames, one partition; see `log.raw`."
+    )
     audit_topic: Name = Field(
         default="picklog.audit", description="Topic of audit messages, 8 partitions; see `audit.sink`."
     )

@@ -27,7 +27,7 @@ from ingest.discovery.runner import DiscoveryRunner
 from ingest.discovery.settings import DiscoverySettings
 from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
-from ingest.log.raw_frames import RawFrames, raw_digest
+from ingest.log.raw_frames import FrameKeeper, raw_digest
 from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.subscriptions.families import KV_FAMILY, LOAD_FAMILY, FamilyPlan
 from ingest.subscriptions.held_frames import HeldFrames
@@ -45,6 +45,8 @@ log = structlog.get_logger("picklog.ingest")
 
 RAW_PENDING_MAX = 4096  # raw frames whose fact is not acknowledged yet, oldest out
 RAW_PENDING_BYTES_MAX = 32 * MIB  # as much as may be pending before the log sheds
+RAW_APPENDED_BYTES_MAX = 32 * MIB  # raw frames whose fact waits for the log, which may spool for hours
+RAW_APPENDED_COST = 512  # bytes that each of them takes beside its own
 STOP_S_MAX = 10.0
 
 Fact = tuple[Any, ...]
@@ -76,7 +78,7 @@ class IngestSide:
         metrics: IngestMetrics,
         discovery: DiscoverySettings,
         subscriptions: SubscriptionSettings,
-        raw: RawFrames | None,
+        raw: FrameKeeper | None,
         *,
         on_state: Callable[[StateChanged], None] = lambda _: None,
     ) -> None:
@@ -87,6 +89,7 @@ class IngestSide:
         self._raw = raw
         self._raw_pending: OrderedDict[int, bytes] = OrderedDict()
         self._raw_pending_bytes = 0
+        self._raw_appended_bytes = 0
         self._on_state = on_state
         self._runner: DiscoveryRunner | None = None
         self._subscriptions: Subscriptions | None = None
@@ -245,8 +248,15 @@ class IngestSide:
             self._writer.append(fact, importance=importance, heard_at=heard_at)
             return
         raw, kept, writer = self._raw, frames, self._writer
+        cost = len(kept) + RAW_APPENDED_COST
+        if self._raw_appended_bytes + cost > RAW_APPENDED_BYTES_MAX:
+            raw.drop()
+            writer.append(fact, importance=importance, heard_at=heard_at)
+            return
+        self._raw_appended_bytes += cost
 
         def done(receipt: Receipt) -> None:
+            self._raw_appended_bytes -= cost
             if receipt.status is Status.ACKNOWLEDGED and receipt.offset is not None:
                 raw.put(receipt.offset, kept, writer.log_time_now())
 

@@ -10,13 +10,16 @@ from enum import Enum
 from pathlib import Path
 
 from app.config_model import Config
-from app.kafka_places import place_of
+from app.kafka_places import place_of, raw_place_of
 from app.log_access import ClosingReader, StoreFigures, checkpoints_in
+from app.part_settings import topic_raw_settings
 from app.topic_checkpoints import TopicCheckpoints
 from ingest.log.kafka_base import BaseCheckpoint
 from ingest.log.kafka_log import KafkaLog
+from ingest.log.kafka_raw_frames import KafkaRawFrames
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_tail import KafkaTail
+from ingest.log.raw_frames import FrameKeeper
 from ingest.log.segment_files import Disk
 from ingest.log.spool import Spool
 from ingest.log.spool_files import SpoolFiles
@@ -60,6 +63,11 @@ class KafkaAccess:
     def spool(self) -> Spool | None:
         """See LogAccess. `DIR/spool`, which holds nothing but while brokers are away."""
         return Spool(SpoolFiles(self.data / SPOOL_NAME, self._spool_bytes))
+
+    def raw_frames(self, config: Config) -> FrameKeeper | None:
+        """See LogAccess. `log.kafka.raw_topic`."""
+        place = raw_place_of(config.log.kafka)
+        return KafkaRawFrames(place, self.store.log_id, topic_raw_settings(config))
 
     def give_up(self) -> None:
         """See LogAccess."""

@@ -67,6 +67,11 @@ def place_of(settings: KafkaSettings) -> KafkaPlace:
     )
 
 
+def raw_place_of(settings: KafkaSettings) -> KafkaPlace:
+    """The topic of raw frames beside it."""
+    return place_of(settings)._replace(topic=settings.raw_topic)
+
+
 @contextmanager
 def topics_told() -> Iterator[None]:
     """Turn a topic that cannot hold a log into one line and the status of bad usage."""

@@ -17,9 +17,10 @@ import structlog
 from app.checkpoint_store import CheckpointFolder
 from app.config_model import Config
 from app.log_places import checkpoint_folder
-from app.part_settings import bytes_of, segment_settings
+from app.part_settings import bytes_of, raw_settings, segment_settings
 from ingest.log.grouped_store import GroupedStore
 from ingest.log.owner_socket import OwnerSocket
+from ingest.log.raw_frames import FrameKeeper, RawFrames
 from ingest.log.segment_files import Disk
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_upkeep import (
@@ -98,6 +99,9 @@ class LogAccess(Protocol):
 
     def spool(self) -> Spool | None:
         """A new spool for an owner; None where the log is on the machine's own disk. Raises OSError."""
+
+    def raw_frames(self, config: Config) -> FrameKeeper | None:
+        """Where an owner's raw frames go. Raises OSError."""
 
     def give_up(self) -> None:
         """End a commit that waits for another process or for brokers; nothing is written behind it.
@@ -182,6 +186,12 @@ class OwnedLog:
     def spool(self) -> Spool | None:
         """See LogAccess."""
         return None
+
+    def raw_frames(self, config: Config) -> FrameKeeper | None:
+        """See LogAccess. `DIR/raw`."""
+        settings = raw_settings(config, self.file_system_bytes)
+        log.info("raw frames go to the data directory", age_us=settings.age_us, bytes=settings.bytes_max)
+        return RawFrames(self.data, self.log.log_id, settings)
 
     def give_up(self) -> None:
         """See LogAccess. A commit waits for the disk alone."""

@@ -12,8 +12,8 @@ and the mark `begin` means that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,8 @@ import orjson
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.checkpoint_store import CheckpointFolder
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail
-from app.kafka_places import is_kafka, kafka_config, place_of, topics_told
+from app.kafka_places import is_kafka, kafka_config, place_of, raw_place_of, topics_told
+from ingest.log.raw_frames import FrameFinder, KeptFrames
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_reader import SegmentReader
 from projections.events.ports import CheckpointStore, LogReader
@@ -35,6 +36,7 @@ class OpenLog(NamedTuple):
     """A log that is open for reading. name: how the user would name it again.
 
     data: its data directory, None for a capture file and a topic. may_grow: not for a capture.
+    frames: opens the raw frames beside it, None for a capture, which has none.
     """
 
     reader: LogReader
@@ -42,6 +44,7 @@ class OpenLog(NamedTuple):
     name: str
     data: Path | None = None
     may_grow: bool = True
+    frames: Callable[[], AbstractContextManager[FrameFinder]] | None = None
 
 
 class ImportedReader(SegmentReader):
@@ -75,7 +78,14 @@ def open_log(where: Path | None, follows: bool = False) -> Iterator[OpenLog]:
     data = _data_directory(where)
     reader = _directory_reader(data)
     try:
-        yield OpenLog(reader, CheckpointFolder(checkpoint_folder(data)), str(data), data)
+        checkpoints = CheckpointFolder(checkpoint_folder(data))
+        yield OpenLog(
+            reader,
+            checkpoints,
+            str(data),
+            data,
+            frames=lambda: nullcontext(KeptFrames(data, reader.log_id)),
+        )
         reader.read(reader.end_offset(), 1)
     finally:
         reader.close()
@@ -107,6 +117,7 @@ def _open_topic(where: Path, follows: bool) -> Iterator[OpenLog]:
     config = kafka_config(where)
     from app.topic_checkpoints import TopicCheckpoints
     from ingest.log.kafka_base import BaseCheckpoint
+    from ingest.log.kafka_raw_reader import KafkaKeptFrames
     from ingest.log.kafka_reader import KafkaReader
 
     with topics_told():
@@ -117,7 +128,12 @@ def _open_topic(where: Path, follows: bool) -> Iterator[OpenLog]:
             CheckpointFolder(Path(config.checkpoints.folder)), BaseCheckpoint(reader)
         )
     try:
-        yield OpenLog(reader, checkpoints, str(where))
+        yield OpenLog(
+            reader,
+            checkpoints,
+            str(where),
+            frames=lambda: closing(KafkaKeptFrames.open(raw_place_of(config.log.kafka), reader.log_id)),
+        )
     finally:
         reader.close()
 

@@ -25,7 +25,7 @@ from app.processes import Child
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
-from ingest.log.raw_frames import RawFrames
+from ingest.log.raw_frames import FrameKeeper
 from projections.events.control import ConfigProposed, RecordCondemned
 from projections.events.discovery import KeysDropped, PassSettled
 from projections.events.ports import LogError
@@ -56,10 +56,10 @@ class Parts(Protocol):
 class OwnerSide:
     """Use `claimed` once there is a writer, then `folded` after each slice. Call from the event loop.
 
-    raw: the sidecar of raw frames, None where none are kept.
+    raw: where raw frames go, None where none are kept.
     """
 
-    def __init__(self, process: Parts, tail: Tail, raw: RawFrames | None) -> None:
+    def __init__(self, process: Parts, tail: Tail, raw: FrameKeeper | None) -> None:
         self.owner = Owner(
             tail,
             process.own.of_owner,
@@ -160,7 +160,12 @@ class OwnerSide:
                 return
             await asyncio.sleep(CHECKPOINT_LOOK_S)
 
+    @property
+    def raw_dropped(self) -> int:
+        """Raw frames that were not kept, since start."""
+        return self._raw.dropped if self._raw is not None else 0
+
     def close(self) -> None:
-        """Behind the last append."""
+        """Behind the last append. In a thread."""
         if self._raw is not None:
             self._raw.close()

@@ -26,7 +26,7 @@ from ingest.discovery.settings import (
     SourceKind,
 )
 from ingest.log.log_writer import WriterSettings
-from ingest.log.raw_frames import RawSettings
+from ingest.log.raw_frames import BYTES_UNLIMITED, RawSettings
 from ingest.log.segment_settings import SegmentSettings
 from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.wire.engine_events import EngineSource
@@ -108,6 +108,14 @@ def raw_settings(config: Config, file_system_bytes: int) -> RawSettings:
     """How long raw frames are kept beside the log."""
     raw = config.log.raw
     return RawSettings(age_us=raw.age.us, bytes_max=bytes_of(raw.bytes, file_system_bytes))
+
+
+def topic_raw_settings(config: Config) -> RawSettings:
+    """How long a topic keeps raw frames. A share is of no disk that this process sees: no limit."""
+    size = config.log.raw.bytes.size
+    return RawSettings(
+        age_us=config.log.raw.age.us, bytes_max=size.count if size is not None else BYTES_UNLIMITED
+    )
 
 
 def subscription_settings(config: Config) -> SubscriptionSettings:

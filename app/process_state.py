@@ -14,6 +14,7 @@ from app.observe_state import BackendState, LogFigures, backend_states
 from app.pick_log import ReplicaLog
 from app.readiness import ready_document
 from app.tail import Tail
+from ingest.log.appends import Importance
 from ingest.log.log_writer import LogWriter
 from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointStore
@@ -38,6 +39,10 @@ class Parts(Protocol):
     @property
     def checkpoints(self) -> CheckpointStore:
         """Where checkpoints are kept."""
+
+    @property
+    def raw_dropped(self) -> int:
+        """Raw frames that were not kept, since start."""
 
     def store_figures(self) -> StoreFigures | None:
         """Looks at every segment; None where others keep them."""
@@ -91,7 +96,7 @@ class ProcessState:
             access.room.name.lower() if access.room is not None else None,
             writer.pending_bytes if writer is not None else None,
             writer.lost_picks if writer is not None else None,
-            _shed(writer),
+            _shed(writer, self._parts.raw_dropped),
             self._parts.pick_log.overlay_size,
             stored.routers if stored is not None else None,
             stored.turned_away if stored is not None else None,
@@ -121,7 +126,8 @@ class ProcessState:
         self._checkpoint_time = newest[0].time if newest else None
 
 
-def _shed(writer: LogWriter | None) -> tuple[tuple[str, int], ...]:
+def _shed(writer: LogWriter | None, raw_dropped: int) -> tuple[tuple[str, int], ...]:
     if writer is None:
         return ()
-    return tuple((importance.name.lower(), count) for importance, count in writer.shed.items())
+    shed = {**writer.shed, Importance.RAW: raw_dropped}
+    return tuple((importance.name.lower(), count) for importance, count in shed.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ingest.log.raw_frames import KeptFrames, Lost
+from ingest.log.raw_frames import FrameFinder, Lost
 from ingest.wire.publisher_frames import Refused, decode_sample_message
 from ingest.wire.router_events import decode_kv_message
 from ingest.wire.zmtp_frames import decode_message
@@ -44,7 +44,7 @@ class Redecoded:
 class RedecodedLog:
     """A LogReader over another one."""
 
-    def __init__(self, reader: LogReader, frames: KeptFrames) -> None:
+    def __init__(self, reader: LogReader, frames: FrameFinder) -> None:
         self._reader = reader
         self._frames = frames
         self.counts = Redecoded()

@@ -43,7 +43,6 @@ from app.replay_steps import with_steps
 from app.whatif_document import PickRows, whatif_document
 from app.whatif_page import whatif_page
 from app.whole_file import whole_file
-from ingest.log.raw_frames import KeptFrames
 from projections.events.control import PickSettings
 from projections.events.ports import CheckpointStore, LogReader
 from replay.alternative import Alternative
@@ -87,8 +86,7 @@ def whatif_command(
     if config is None and not sweep and not redecode:
         fail(EXIT_USAGE, "no other settings are named", "give -c FILE, --sweep KEY=V1,V2,... or --redecode")
     alternatives = _alternatives(config, sweep or [])
-    with refusals_told(), open_log(log) as opened:
-        reader, checkpoints = _read_from(opened, redecode)
+    with refusals_told(), open_log(log) as opened, _read_from(opened, redecode) as (reader, checkpoints):
         marks = Marks(opened.reader)
         first, last = range_of(marks, start, stop)
         with _written(csv_file) as out, ProgressBar(first, last, "asking again") as advance:
@@ -116,21 +114,23 @@ def whatif_command(
             print_whatif(document, plain_console())
 
 
-def _read_from(opened: OpenLog, redecode: bool) -> tuple[LogReader, CheckpointStore]:
+@contextmanager
+def _read_from(opened: OpenLog, redecode: bool) -> Iterator[tuple[LogReader, CheckpointStore]]:
     """The log as it is, or with its samples decoded anew from the first kept frame on."""
     if not redecode:
-        return opened.reader, with_steps(opened.checkpoints, opened.data)
-    if opened.data is None:
-        fail(EXIT_USAGE, f"{opened.name} holds no raw frames", "name a data directory")
-    frames = KeptFrames(opened.data, opened.reader.log_id)
-    first = frames.first_offset()
-    if first is None:
-        fail(
-            EXIT_UNREACHABLE,
-            f"{opened.name} keeps no raw frames that can be read",
-            "they are kept for log.raw.age while log.raw.enabled is true",
-        )
-    return RedecodedLog(opened.reader, frames), CheckpointsBefore(opened.checkpoints, first)
+        yield opened.reader, with_steps(opened.checkpoints, opened.data)
+        return
+    if opened.frames is None:
+        fail(EXIT_USAGE, f"{opened.name} holds no raw frames", "name a data directory, or kafka:FILE")
+    with opened.frames() as frames:
+        first = frames.first_offset()
+        if first is None:
+            fail(
+                EXIT_UNREACHABLE,
+                f"{opened.name} keeps no raw frames that can be read",
+                "they are kept for log.raw.age while log.raw.enabled is true",
+            )
+        yield RedecodedLog(opened.reader, frames), CheckpointsBefore(opened.checkpoints, first)
 
 
 def _title(alternatives: list[Alternative]) -> str:

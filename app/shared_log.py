@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.config_model import Config
 from app.log_access import SOCKET_NAME, ClosingReader, StoreFigures, checkpoints_in
+from ingest.log.raw_frames import FrameKeeper
 from ingest.log.segment_files import Disk, LogAbsent
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.socket_store import SocketStore
@@ -52,6 +53,10 @@ class SharedLog:
         """See LogAccess. The owner does it."""
 
     def spool(self) -> Spool | None:
+        """See LogAccess. This process never owns the log."""
+        return None
+
+    def raw_frames(self, config: Config) -> FrameKeeper | None:
         """See LogAccess. This process never owns the log."""
         return None
 

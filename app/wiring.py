@@ -40,7 +40,7 @@ from app.lookups import Lookups
 from app.observe import Observer
 from app.own_records import OwnRecords
 from app.owner_side import OwnerSide
-from app.part_settings import prompt_settings, raw_settings, router_settings, writer_settings
+from app.part_settings import prompt_settings, router_settings, writer_settings
 from app.peer_checkpoints import PeerCheckpoints
 from app.pick_log import ReplicaLog
 from app.process_state import ProcessState
@@ -49,7 +49,6 @@ from app.prompt_side import prompt_maker
 from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
-from ingest.log.raw_frames import RawFrames
 from projections.bounds import SECOND_US
 from projections.events.control import ConfigAdopted, ConfigProposed
 from projections.events.discovery import PassSettled
@@ -128,7 +127,8 @@ class MainProcess:
         self.owning: OwnerSide | None = None
         self.follower: Child | None = None
         if role.value.owns:
-            self.owning = OwnerSide(self, self.folding.tail, self._raw_frames(config))
+            raw = access.raw_frames(config) if config.log.raw.enabled else None
+            self.owning = OwnerSide(self, self.folding.tail, raw)
         if isinstance(access, OwnedLog):
             arguments = ["follower", "--data", str(data)]
             if loaded.path is not None:
@@ -143,12 +143,6 @@ class MainProcess:
         self._has_started = False
         self._has_won = False
         self._has_given_up = False
-
-    def _raw_frames(self, config: Config) -> RawFrames | None:
-        access = self.access
-        if not config.log.raw.enabled or not isinstance(access, OwnedLog):
-            return None
-        return RawFrames(self.data, access.log.log_id, raw_settings(config, access.file_system_bytes))
 
     # -- life ----------------------------------------------------------------------------
 
@@ -249,7 +243,7 @@ class MainProcess:
             await self.writer.close()
             patience.cancel()
         if self.owning is not None:
-            self.owning.close()
+            await asyncio.to_thread(self.owning.close)
         await asyncio.to_thread(self.access.close)
         log.info("stopped")
 
@@ -390,6 +384,11 @@ class MainProcess:
     def newest_fold(self) -> Fold:
         """See owner_side.Parts."""
         return self.folding.newest.fold
+
+    @property
+    def raw_dropped(self) -> int:
+        """See process_state.Parts."""
+        return self.owning.raw_dropped if self.owning is not None else 0
 
     def store_figures(self) -> StoreFigures | None:
         """See process_state.Parts."""

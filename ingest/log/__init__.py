@@ -46,4 +46,7 @@ kafka_base       the checkpoint that a copied log begins with
 kafka_send       the library's producer: whole batches, transactions
 kafka_log        the writing side of a topic
 kafka_copy       a topic as the target of a copy
+kafka_raw_topic  the topic of raw frames: its messages, and which one will do
+kafka_raw_frames raw frames of an owner on their way there
+kafka_raw_reader raw frames found again, beside a walk over the log
 """

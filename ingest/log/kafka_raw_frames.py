@@ -118,7 +118,7 @@ class KafkaRawFrames:
 
     async def _run(self) -> None:
         """Reach the topic and send, again and again, until closed."""
-        while not self._is_closing:
+        while self._queue or not self._is_closing:
             send: KafkaSend | None = None
             try:
                 differences = await prepare_raw(self._place, self._settings)
@@ -132,6 +132,8 @@ class KafkaRawFrames:
             finally:
                 if send is not None:
                     await send.abandon()
+            if self._is_closing:
+                return
             await self._rest()
 
     async def _send_all(self, send: KafkaSend) -> None:
@@ -180,12 +182,11 @@ class KafkaRawFrames:
             self._bytes_done += self._queue.popleft().cost
 
     async def _rest(self) -> None:
-        """Before the topic is asked again; none while closing."""
+        """Before the topic is asked again, or until closed."""
         self._wake.clear()
-        if not self._is_closing:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_S):
-                    await self._wake.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN_S):
+                await self._wake.wait()
 
     def _say_kept(self, differences: list[str]) -> None:
         self._told = None

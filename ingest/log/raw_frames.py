@@ -29,6 +29,7 @@ from ingest.log.segment_files import make_folder
 from projections.bounds import GIB, KV_FRAME_BYTES_MAX, MIB, SECOND_US
 
 RAW_SUFFIX = ".raw"
+BYTES_UNLIMITED = -1  # of a topic alone
 FILES_INDEXED = 2  # a scout reads ahead of the fold: both may stand in different files
 _MAGIC = b"PLRAW\0\0\1"
 _HEAD_BYTES = 24

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from app.ingest_side import RAW_PENDING_BYTES_MAX, RAW_PENDING_MAX, IngestSide
+from app.ingest_side import (
+    RAW_APPENDED_BYTES_MAX,
+    RAW_APPENDED_COST,
+    RAW_PENDING_BYTES_MAX,
+    RAW_PENDING_MAX,
+    IngestSide,
+)
 from app.observe import Observer
 from ingest.discovery.settings import DiscoverySettings, FileStore, SourceKind
 from ingest.log.appends import Importance
 from ingest.log.log_writer import LogWriter
-from ingest.log.raw_frames import KeptFrames, RawFrames, RawSettings
+from ingest.log.raw_frames import FrameKeeper, KeptFrames, RawFrames, RawSettings
 from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.wire.engine_events import EngineSource
 from projections.events.codec import decode_record
@@ -39,7 +45,7 @@ LOG_ID = bytes(16)
 class Owner:
     """A claimed log in memory, a fold that a test lets read, and an ingest side."""
 
-    def __init__(self, writer: LogWriter, log: MemoryLog, root: Path, raw: RawFrames | None = None) -> None:
+    def __init__(self, writer: LogWriter, log: MemoryLog, root: Path, raw: FrameKeeper | None = None) -> None:
         self.writer, self.log, self.fold = writer, log, Fold()
         self.settings = DiscoverySettings(
             SourceKind.FILE, ("dynamo",), file=FileStore(str(root), 20_000, 3_600_000_000), enabled=True
@@ -47,7 +53,7 @@ class Owner:
         self.side = IngestSide(writer, Observer(), self.settings, SubscriptionSettings(), raw)
 
     @classmethod
-    async def of(cls, root: Path, raw: RawFrames | None = None) -> Owner:
+    async def of(cls, root: Path, raw: FrameKeeper | None = None) -> Owner:
         log = MemoryLog()
         owner = cls(await LogWriter.open(log), log, root, raw)
         owner.read()
@@ -134,6 +140,40 @@ async def test_raw_frames_whose_sample_never_comes_are_bounded(tmp_path: Path) -
         owner.side._keep_raw((b"topic", number.to_bytes(8, "big"), bytes(1_000_000)))
     held = sum(map(len, owner.side._raw_pending.values()))
     assert held == owner.side._raw_pending_bytes <= RAW_PENDING_BYTES_MAX
+    await owner.close()
+
+
+class CountingFrames:
+    """A FrameKeeper that only counts."""
+
+    def __init__(self) -> None:
+        self.kept = self.dropped = 0
+
+    def put(self, offset: int, frame: bytes, at_us: int) -> None:
+        self.kept += 1
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.req("EVS-02")
+async def test_raw_frames_are_dropped_and_counted_where_their_facts_wait_long(tmp_path: Path) -> None:
+    raw = CountingFrames()
+    owner = await Owner.of(tmp_path, raw)
+    frame = bytes(1_000_000)
+    fitting = RAW_APPENDED_BYTES_MAX // (len(frame) + RAW_APPENDED_COST)
+    for number in range(fitting + 20):  # no commit comes between
+        digest = owner.side._keep_raw((b"kv-events", number.to_bytes(8, "big") + frame[:-40]))
+        owner.side._append(KvBatchReceived("dynamo", 1, 1, number, number, b"", b"", 0, digest))
+    assert raw.dropped >= 20
+    await owner.writer.flush()
+    await asyncio.sleep(0)
+    assert raw.kept + raw.dropped == fitting + 20
+    assert owner.side._raw_appended_bytes == 0
+    assert len(owner.facts(KvBatchReceived)) == fitting + 20, "no fact is lost with its frame"
     await owner.close()
 
 

@@ -12,8 +12,10 @@ from app.config_model import Config
 from app.kafka_access import KafkaAccess
 from ingest.log.appends import Entry, Importance
 from ingest.log.kafka_settings import KafkaPlace, KafkaUnreachable
+from ingest.log.raw_frames import RawSettings
+from projections.bounds import GIB
 from tests.ingest.log.facts import sample
-from tests.ingest.log.kafka_topic import Topic, reader_of
+from tests.ingest.log.kafka_topic import LOG_ID, Topic, reader_of
 from tests.ingest.log.test_kafka_reader import topic_of
 
 CONFIG = Config.model_validate(
@@ -89,6 +91,18 @@ def test_an_owner_s_spool_lies_in_the_data_directory_and_keeps_to_its_ceiling(
         spool.append(entry)
     assert spool.disk_bytes <= 64 << 10
     assert spool.discard() == 100_000
+
+
+def test_raw_frames_go_to_a_topic_of_their_own(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[KafkaPlace, bytes, RawSettings]] = []
+    monkeypatch.setattr(kafka_access, "KafkaRawFrames", lambda *words: made.append(words))
+    monkeypatch.setattr(cluster.store, "log_id", LOG_ID, raising=False)
+    KafkaAccess(tmp_path, CONFIG).raw_frames(CONFIG)
+    ((place, log_id, settings),) = made
+    assert (place.servers, place.topic, log_id) == (("h:1",), "picklog.raw", LOG_ID)
+    assert (settings.age_us, settings.bytes_max) == (3_600_000_000, 10 * GIB)
 
 
 def test_a_store_that_was_given_up_is_not_closed_again(cluster: Cluster, tmp_path: Path) -> None:

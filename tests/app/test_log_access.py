@@ -12,6 +12,7 @@ from app.checkpoint_store import CheckpointFolder
 from app.config_model import Config
 from app.log_access import SOCKET_NAME, OwnedLog, checkpoints_in
 from app.log_places import checkpoint_folder
+from ingest.log.raw_frames import KeptFrames, raw_digest
 from ingest.log.socket_store import SocketStore
 from projections.events.ports import LogError
 from tests.log_suite import number_of, read_all, record
@@ -51,6 +52,15 @@ def test_other_processes_append_through_its_socket_and_are_counted(owned: OwnedL
     finally:
         store.close()
     assert [number_of(data) for _, data in read_all(owned.reader, 0)] == [5]
+
+
+def test_raw_frames_go_to_the_data_directory(owned: OwnedLog) -> None:
+    raw = owned.raw_frames(config_of(owned.data))
+    assert raw is not None
+    raw.put(5, b"frame", 1)
+    raw.close()
+    kept = KeptFrames(owned.data, owned.reader.log_id)
+    assert kept.get(5, raw_digest(b"frame")) == b"frame"
 
 
 def test_a_data_directory_has_one_owner_and_is_let_go_at_the_end(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ from app.part_settings import (
     router_settings,
     segment_settings,
     subscription_settings,
+    topic_raw_settings,
     writer_settings,
 )
 from ingest.discovery.settings import EtcdAuth, EtcdTls, FileStore, SourceKind
+from ingest.log.raw_frames import BYTES_UNLIMITED
 from ingest.wire.engine_events import EngineSource
 from projections.events.signals import Transport
 
@@ -100,6 +102,9 @@ def test_the_log_gets_sizes_or_shares() -> None:
     assert (segment_settings(share).retention_bytes, segment_settings(share).retention_share) == (None, 40)
     raw = raw_settings(share, 100 * GIB)
     assert (raw.age_us, raw.bytes_max) == (7_200_000_000, 10 * GIB)
+    topic = topic_raw_settings(share)
+    assert (topic.age_us, topic.bytes_max) == (7_200_000_000, BYTES_UNLIMITED), "a share is of no disk there"
+    assert topic_raw_settings(config(log={"raw": {"bytes": "3GiB"}})).bytes_max == 3 * GIB
 
 
 def test_subscriptions_get_transport_and_networks() -> None:

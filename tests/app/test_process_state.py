@@ -10,6 +10,7 @@ import pytest
 
 from app.log_access import StoreFigures
 from app.process_state import FIGURES_AGE_S, ProcessState
+from ingest.log.raw_frames import RawFrames, RawSettings
 from tests.app.main_site import Site, site_in
 
 
@@ -37,6 +38,17 @@ async def test_a_scrape_tells_where_log_fold_and_backends_stand(site: Site) -> N
         assert series['picklog_backend_health{backend="front",state="ready"}'] == 1
         assert series['picklog_shed_total{importance="pick"}'] == 0
         assert series["picklog_config_version"] == 1
+
+
+async def test_raw_frames_that_were_dropped_count_as_shed(site: Site) -> None:
+    async with site.running() as run:
+        owning = run.process.owning
+        assert owning is not None
+        assert (await run.metrics())['picklog_shed_total{importance="raw"}'] == 0
+        raw = RawFrames(run.process.data, run.process.access.reader.log_id, RawSettings())
+        owning._raw = raw
+        raw.drop()
+        assert (await run.metrics())['picklog_shed_total{importance="raw"}'] == 1
 
 
 async def test_before_the_claim_there_are_no_figures_of_a_writer(site: Site) -> None:
