@@ -9,7 +9,8 @@ Log time is the newest stamp of an owner's record and never goes back.
 
 Writers are remembered for 24 h of log time after their last record, at most WRITERS_MAX
 of them, the one that was silent longest out first; a writer that was forgotten and comes
-back is a new one.
+back is a new one. Log time begins with the first owner: whoever was heard before that alone
+is forgotten at the first tick, and could have said nothing but pings and that it started.
 
 Sources: decisions 3, 7, 8, 16, 34; requirement rows EVS-15, EVS-16.
 """

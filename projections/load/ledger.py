@@ -11,9 +11,10 @@ last heard, and the answer is arithmetic on both. `prune` drops what no later qu
 tell from nothing; lines that still run are kept, so that a late fault finds its workers.
 
 A dispatch to a rank is one line per phase; a rank that prefills for itself has one line
-that is charged with both. Lines are idempotent by pick id. A worker that leaves the fleet
-takes its lines and its suspicion with it, and a pick that is recorded after its worker
-left has no line there.
+that is charged with both. Lines are idempotent by pick id while they are held. A worker that
+leaves the fleet takes its lines and its suspicion with it, and a pick that is recorded
+after its worker left has no line there. So a copy of a pick that lands later still, when
+its workers left and came back meanwhile, charges them anew: for 30 s from its dispatch.
 
 Source: specification, "Staleness and the best-effort contract"; STORE-06..11, DYN-14, DYN-15.
 """

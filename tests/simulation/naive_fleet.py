@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from projections.events.codec import RecordRefused, decode_record
-from projections.events.control import FoldModeAdopted, LaneOpened
+from projections.events.control import ClockTicked, FoldModeAdopted, LaneOpened
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, PassBegan, PassSettled
 from projections.events.kinds import FACT_KINDS, Speaker
 from projections.events.signals import KvBatchReceived
@@ -53,8 +53,10 @@ class Fleet(NamedTuple):
 
 def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -> list[Said]:
     """Records that count: sent once, by the owner where only the owner may speak, not condemned."""
-    said, sent = [], set()
+    said: list[Said] = []
+    sent: set[tuple[bytes, int]] = set()
     newest: dict[bytes, int] = {}
+    before_time: set[bytes] = set()  # writers that were heard before log time began, and not since
     owner: tuple[bytes, int] = (b"", 0)
     takes_blocks = False
     now = 0
@@ -69,14 +71,23 @@ def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -
             continue
         sent.add((record.writer, record.sequence))
         newest[record.writer] = record.sequence
+        if not now:
+            before_time.add(record.writer)
+        else:
+            before_time.discard(record.writer)
         if isinstance(record.fact, LaneOpened):
             if record.fact.epoch != owner[1] + 1:
                 continue
             owner, now = (record.writer, record.fact.epoch), max(now, record.time)
+            before_time.discard(record.writer)
         elif FACT_KINDS[record.kind].speaker is Speaker.OWNER:
             if (record.writer, record.epoch) != owner:
                 continue
             now = max(now, record.time)
+            if isinstance(record.fact, ClockTicked):  # by log time, they were silent since its beginning
+                sent = {(writer, number) for writer, number in sent if writer not in before_time}
+                newest = {writer: number for writer, number in newest.items() if writer not in before_time}
+                before_time.clear()
         if isinstance(record.fact, FoldModeAdopted):
             takes_blocks = KV_INDEX in record.fact.flags
         elif isinstance(record.fact, KvBatchReceived) and not takes_blocks:

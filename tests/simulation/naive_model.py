@@ -84,6 +84,7 @@ class Known:
         self.faults: list[tuple[Name, int]] = []
         self._connections: dict[tuple[str, int], tuple[int, int | None]] = {}
         self._picked: set[bytes] = set()
+        self._forgotten: set[bytes] = set()  # of those, whose workers had left or left since
         self.ended: set[bytes] = set()
         self._chosen: dict[bytes, list[Name]] = {}
         fleets = dict(model.fleets)
@@ -96,6 +97,7 @@ class Known:
                 self.blocks.fleet_is(fleets[offset])
             self.blocks.say(fact, time)
             self._say(fact, time)
+        self._forgotten.clear()  # the overlay has no copies
         for number, fact in own:
             if number <= pick.own_seq:
                 if isinstance(fact, PickMade) and fact.pick_id not in self._picked:
@@ -109,9 +111,11 @@ class Known:
             self.samples = {key: held for key, held in self.samples.items() if key[:2] != gone}
             self.dispatches = [line for line in self.dispatches if line.worker != gone]
             self.faults = [fault for fault in self.faults if fault[0] != gone]
-            for chosen in self._chosen.values():
+            for pick_id, chosen in [*self._chosen.items()]:
                 if gone in chosen:
                     chosen.remove(gone)
+                    if not chosen:  # nothing is left of the pick: a copy that lands later is one more
+                        self._forgotten.add(pick_id)
         self.fleet = fleet
 
     def _say(self, fact: Any, time: int) -> None:
@@ -142,15 +146,18 @@ class Known:
                 self.faults += [(name, fact.ended_at) for name in self._chosen.get(fact.pick_id, ())]
 
     def _sent(self, pick_id: bytes, space: str | None, prefill: Any, decode: Any, at: int) -> None:
-        if pick_id in self._picked or space is None:
+        if space is None or (pick_id in self._picked and pick_id not in self._forgotten):
             return
         self._picked.add(pick_id)
+        if pick_id in self._forgotten:
+            self.ended.discard(pick_id)
         is_pair = prefill is not None
         charged = (
             [(decode, 0 if is_pair else decode.tokens, decode.blocks or 0, not is_pair)] if decode else []
         )
         charged += [(prefill, prefill.tokens, 0, True)] if is_pair else []
         members = [one for one in charged if (space, one[0].instance_id) in self.fleet.members]
+        (self._forgotten.discard if members else self._forgotten.add)(pick_id)
         for chosen, tokens, blocks, may_stall in members:
             worker = (space, chosen.instance_id)
             is_long = may_stall and (chosen.blocks or 0) >= 2

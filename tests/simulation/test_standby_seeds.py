@@ -44,6 +44,21 @@ def test_a_seeded_history_of_two_ingests_breaks_no_promise(seed: int) -> None:
         )
 
 
+@pytest.mark.req("EVS-15", "EVS-16")
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(1411, id="a pick lands again after its worker left and came back"),
+        pytest.param(1700, id="a ping of before the first owner lands again behind the first tick"),
+        pytest.param(2032, id="the same in a longer log"),
+    ],
+)
+def test_a_copy_of_what_is_remembered_no_more_counts_as_one_more(history: int) -> None:
+    sim = Standbys(history)
+    sim.run()
+    check_all(sim)
+
+
 @pytest.mark.req("EVS-16")
 def test_a_takeover_changes_nothing_of_what_is_held(seed: int) -> None:
     undisturbed, one_owner = Story(seed, is_disturbed=False).told()
