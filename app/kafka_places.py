@@ -15,7 +15,13 @@ from app.config_findings import ConfigError, ConfigUnreadable
 from app.config_load import installed_extras, load_config
 from app.config_model import Config
 from app.config_storage import KafkaSettings, LogKind
-from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
+from ingest.log.kafka_settings import (
+    KafkaDenied,
+    KafkaPlace,
+    KafkaSecurity,
+    KafkaUnreachable,
+    TopicRefused,
+)
 
 KAFKA_PREFIX = "kafka:"
 
@@ -45,6 +51,20 @@ def kafka_config(where: Path) -> Config:
     if not loaded.config.log.kafka.bootstrap_servers:
         fail(EXIT_USAGE, f"{file}: log.kafka.bootstrap_servers is empty", "name host:port of a broker")
     return loaded.config
+
+
+@contextmanager
+def brokers_told(where: Path) -> Iterator[None]:
+    """Turn brokers that cannot be reached into one line: what, by which key of which file, what to do."""
+    try:
+        yield
+    except KafkaDenied:
+        raise  # they were reached, and it says what to grant
+    except KafkaUnreachable as problem:
+        file = str(where).removeprefix(KAFKA_PREFIX)
+        servers = ", ".join(kafka_place(where).servers)
+        remedy = "start the brokers, or correct this key or log.kafka.security"
+        fail(EXIT_UNREACHABLE, f"{problem}: {file}: log.kafka.bootstrap_servers: {servers}", remedy)
 
 
 def place_of(settings: KafkaSettings) -> KafkaPlace:

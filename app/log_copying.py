@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from app.checkpoint_store import CheckpointFolder
 from app.cli_output import ProgressBar
-from app.kafka_places import is_kafka, kafka_place
+from app.kafka_places import brokers_told, is_kafka, kafka_place
 from app.log_places import OpenLog, checkpoint_folder
 from ingest.log.log_copy import (
     Base,
@@ -131,7 +131,8 @@ def _directory(where: Path) -> CopyTarget:
 def _topic(where: Path) -> CopyTarget:
     from ingest.log.kafka_copy import KafkaCopy
 
-    return KafkaCopy.open(kafka_place(where))
+    with brokers_told(where):
+        return KafkaCopy.open(kafka_place(where))
 
 
 def _digest(reader: LogReader, first: int, stop: int, what: str) -> LogDigest:

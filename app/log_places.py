@@ -22,7 +22,7 @@ import orjson
 from app.capture_reader import CaptureReader, CaptureUnreadable
 from app.checkpoint_store import CheckpointFolder
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail
-from app.kafka_places import is_kafka, kafka_config, place_of, raw_place_of, topics_told
+from app.kafka_places import brokers_told, is_kafka, kafka_config, place_of, raw_place_of, topics_told
 from ingest.log.raw_frames import FrameFinder, KeptFrames
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_reader import SegmentReader
@@ -68,7 +68,7 @@ def open_log(where: Path | None, follows: bool = False) -> Iterator[OpenLog]:
     behind bytes that do not check: what was read is then not all of it.
     """
     if where is not None and is_kafka(where):
-        with _open_topic(where, follows) as opened:
+        with brokers_told(where), _open_topic(where, follows) as opened:
             yield opened
         return
     if where is not None and where.is_file():

@@ -27,6 +27,7 @@ from ingest.log.kafka_settings import (
     KafkaPlace,
     KafkaUnreachable,
     TopicRefused,
+    TopicReplaced,
 )
 from projections.bounds import MIB, RECORD_BYTES_MAX
 from projections.events.ports import LogCorrupt, LogError
@@ -214,7 +215,7 @@ class KafkaFetch:
         if place is None:
             raise LogCorrupt(self._why_refused(offset, None))
         if self.log_id is not None and place.log_id != self.log_id and place.role is not Role.ORIGIN:
-            raise LogCorrupt(
+            raise TopicReplaced(
                 f"{self.place.name}: its record {offset} is of another log: it was recreated, or two "
                 "logs write there"
             )

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from ingest.log.kafka_settings import KafkaUnreachable
+from ingest.log.kafka_settings import KafkaDenied, KafkaUnreachable
 from projections.events.ports import LogFailed
 
 CLOSE_S = 5.0
@@ -72,7 +72,7 @@ class KafkaLoop:
 def unreachable(problem: BaseException) -> KafkaUnreachable:
     """A foreign exception as ours, without addresses."""
     if isinstance(problem, TopicAuthorizationFailedError):
-        return KafkaUnreachable("Kafka: this user may not use the topic: grant it Describe, Read and Write")
+        return KafkaDenied("Kafka: this user may not use the topic: grant it Describe, Read and Write")
     return KafkaUnreachable(f"Kafka cannot be reached or does not answer ({type(problem).__name__})")
 
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from ingest.log.kafka_fetch import Fetched, KafkaFetch, OutOfRange
 from ingest.log.kafka_loop import KafkaLoop
 from ingest.log.kafka_records import Role
-from ingest.log.kafka_settings import KafkaPlace, TopicRefused
+from ingest.log.kafka_settings import KafkaPlace, TopicRefused, TopicReplaced
 from projections.events.ports import LogCorrupt, OffsetGone, RecordBatch
 
 READ_ON_RECORDS = 2_048  # nearer than that, reading on is quicker than another probe
@@ -35,6 +35,7 @@ class KafkaReader:
         self.loop = loop
         self._fetch = fetch
         self._follows = follows
+        self._is_closed = False
         self._lock = asyncio.Lock()
         self._log_id = b""
         self._begin = 0  # the topic's oldest offset when it was looked at, and the log's there
@@ -96,7 +97,10 @@ class KafkaReader:
         await asyncio.wrap_future(self.loop.start(self._wait(offset, timeout_s)))
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Leave the cluster; once more is nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self.loop.run(self._fetch.close())
         finally:
@@ -175,7 +179,7 @@ class KafkaReader:
             return
         end = await self._fetch.end()
         if end < self._stop:
-            raise LogCorrupt(
+            raise TopicReplaced(
                 f"{self._fetch.place.name} ended at its offset {self._stop} and ends at {end} now: it was "
                 "recreated, or lost acknowledged records"
             )

@@ -1,4 +1,4 @@
-"""Where a log on Kafka is: values, and the two errors that every part of it may raise.
+"""Where a log on Kafka is: values, and the errors that every part of it may raise.
 
 One topic with one partition is one log (decision 1). Nothing here needs the client library.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from projections.events.ports import LogError
+from projections.events.ports import LogCorrupt, LogError
 
 PARTITION = 0
 REQUEST_S = 10.0  # one request to a broker; also how long a bootstrap may take
@@ -15,6 +15,14 @@ REQUEST_S = 10.0  # one request to a broker; also how long a bootstrap may take
 
 class KafkaUnreachable(LogError):
     """No broker answered in time, or it refused what every client needs. Nothing is known of the log."""
+
+
+class KafkaDenied(KafkaUnreachable):
+    """A broker answered that this user may not do it; says which rights are missing."""
+
+
+class TopicReplaced(LogCorrupt):
+    """The topic is not the one that was read before: recreated, or it lost its end."""
 
 
 class TopicRefused(LogError):

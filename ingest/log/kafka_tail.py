@@ -153,7 +153,7 @@ class KafkaTail:
                     look_at = loop.time() + BEGIN_EVERY_S
                     self._first = await self._reader.begin_here()
             except (KafkaUnreachable, KafkaError, OSError, TimeoutError) as problem:
-                if not is_away:
+                if not is_away and aim == self._aim:  # one that was closed has nothing to tell
                     log.warning("the log on Kafka cannot be read", cause=type(problem).__name__)
                 is_away = True
                 await asyncio.sleep(AGAIN_S)

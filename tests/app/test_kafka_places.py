@@ -8,9 +8,11 @@ import pytest
 import typer
 
 from app import kafka_places
+from app.cli import run
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE
-from app.kafka_places import is_kafka, kafka_place, topics_told
-from ingest.log.kafka_settings import KafkaSecurity, TopicRefused
+from app.kafka_places import brokers_told, is_kafka, kafka_place, topics_told
+from deploy.demo.addresses import free_port
+from ingest.log.kafka_settings import KafkaDenied, KafkaSecurity, TopicRefused
 
 Captured = pytest.CaptureFixture[str]
 
@@ -77,3 +79,26 @@ def test_a_topic_that_is_no_log_is_bad_usage(capsys: Captured) -> None:
         raise TopicRefused("topic x has 3 partitions")
     assert ended.value.exit_code == EXIT_USAGE
     assert capsys.readouterr().err == "picklog: topic x has 3 partitions\n"
+
+
+def test_brokers_that_do_not_answer_are_told_with_the_key_that_named_them(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    file, port = tmp_path / "site.yaml", free_port()
+    file.write_text(f"log: {{kafka: {{bootstrap_servers: ['127.0.0.1:{port}'], topic: lane}}}}")
+    for words in (
+        ["log", "cat"],
+        ["log", "stat"],
+        ["replay", "verify"],
+        ["replay", "verify", "--follow"],
+        ["replay", "state", "--at", "end"],
+    ):
+        assert run([*words, "--log", f"kafka:{file}"]) == EXIT_UNREACHABLE
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("picklog: Kafka cannot be reached or does not answer (KafkaConnectionError)")
+        assert f"{file}: log.kafka.bootstrap_servers: 127.0.0.1:{port}: start the brokers, or " in line
+
+
+def test_rights_that_are_missing_are_not_told_as_brokers_that_are_away() -> None:
+    with pytest.raises(KafkaDenied), brokers_told(Path("kafka:site.yaml")):
+        raise KafkaDenied("grant it")
