@@ -29,6 +29,7 @@ from app.config_findings import ConfigError, ConfigUnreadable
 from app.config_load import load_config
 from app.config_model import Config
 from app.feeding import Feeding, StagingDirectory
+from app.following import Following, FollowOption
 from app.log_places import open_log
 from app.marks import Marks
 from app.process_log import set_up_process_log
@@ -53,7 +54,7 @@ def feed_command(
         float | None,
         typer.Option("--speed", metavar="X", min=0.001, help="Log time in multiples of real time."),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    follow: FollowOption = False,
     config: Annotated[
         Path | None, typer.Option("-c", "--config", metavar="FILE", help="Ask every pick under this one.")
     ] = None,
@@ -75,12 +76,12 @@ def feed_command(
     with refusals_told(), open_log(log, follow) as opened:
         if opened.data is not None and to.absolute() == opened.data.absolute():
             fail(EXIT_USAGE, f"{to} is the log itself", "name another directory with --to")
-        if follow and not opened.may_grow:
-            fail(EXIT_USAGE, f"{opened.name} is a capture, which never grows", "leave --follow out")
+        first = range_of(Marks(opened.reader), start, "end")[0]
+        source = Following.of(opened) if follow else Following(opened.reader)
         try:
-            with StagingDirectory(to, opened, range_of(Marks(opened.reader), start, "end")[0]) as staging:
+            with source, StagingDirectory(to, opened, first) as staging:
                 admin = _admin(listen, config, staging) if listen is not None else None
-                feeding = Feeding(staging, opened.reader, speed, other, audit, _told, admin)
+                feeding = Feeding(staging, source, speed, other, audit, _told, admin)
                 began = time.monotonic()
                 asyncio.run(feeding.run(follow))
                 document = feeding.document(time.monotonic() - began)

@@ -8,7 +8,6 @@ the staged log's files with readers of their own.
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from app.audit_sink import AuditSink
 from app.checkpoint_store import CheckpointFolder
 from app.follower_asking import Asking
 from app.follower_figures import ShadowResult, Verdict
+from app.following import Following
 from app.log_places import OpenLog, checkpoint_folder, open_log
 from app.shadow import Rows, RowSink, ShadowSettings
 from app.shadow_file import JsonLinesSink
@@ -32,13 +32,12 @@ from app.staging_admin import StagingAdmin
 from ingest.log.segment_settings import SegmentSettings
 from ingest.log.segment_upkeep import keep_up
 from ingest.log.staged_log import open_staged
-from projections.events.ports import LogReader, RecordBatch
+from projections.events.ports import RecordBatch
 from replay.feed import Feed, Pace, begin_of, staged_log_id
 
 log = structlog.get_logger("picklog.staging")
 
 READ_BYTES = 1 << 20
-WAIT_S = 0.25
 TELL_S = 0.5
 UPKEEP_S = 60.0
 KEPT_CHECKPOINTS = 3
@@ -135,7 +134,7 @@ class Feeding:
     def __init__(
         self,
         staging: StagingDirectory,
-        source: LogReader,
+        source: Following,
         speed: float | None,
         other: ShadowSettings | None,
         audit: bool,
@@ -150,26 +149,23 @@ class Feeding:
         self._has_audit = audit
         self._tell = tell
         self._admin = admin
-        self._stopping = asyncio.Event()
         url = database_url(str(staging.data / AUDIT_NAME))
         self._counting = Counting(SqlSink(url) if audit else JsonLinesSink(staging.data))
         self._url = url
 
     async def run(self, follow: bool) -> None:
         """Feed to the end of the log, or until told to stop. Raises what logs and ports raise."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        if self._admin is not None:
-            port = await self._admin.start()
-            log.info("listening", port=port)
-        try:
-            await self._run(follow)
+        with self._source.until_told():
             if self._admin is not None:
-                await self._stopping.wait()
-        finally:
-            if self._admin is not None:
-                await self._admin.close()
+                port = await self._admin.start()
+                log.info("listening", port=port)
+            try:
+                await self._run(follow)
+                if self._admin is not None:
+                    await self._source.stopped()
+            finally:
+                if self._admin is not None:
+                    await self._admin.close()
 
     async def _run(self, follow: bool) -> None:
         with ExitStack() as stack:
@@ -194,7 +190,7 @@ class Feeding:
         return {
             "to": str(self._staging.data),
             "log_id": self._staging.log.log_id.hex(),
-            "origin": self._source.log_id.hex(),
+            "origin": self._source.reader.log_id.hex(),
             "records": feed.fed,
             "end_offset": self._staging.log.end_offset(),
             "seconds": round(seconds, 3),
@@ -228,26 +224,24 @@ class Feeding:
         feed = self._staging.feed
         loop = asyncio.get_running_loop()
         told_at, kept_at = loop.time(), loop.time()
-        end = self._source.end_offset()
-        while not self._stopping.is_set() and feed.cursor.stopped is None:
-            batches = self._source.read(feed.next_offset, READ_BYTES)
-            if not batches:
-                if not follow:
-                    return
-                await self._wait(self._source.wait(feed.next_offset, WAIT_S))
+        source, reader = self._source, self._source.reader
+        end = reader.end_offset()
+        while not source.is_stopped() and feed.cursor.stopped is None:
+            if follow:
+                batches = await source.more(feed.next_offset)
+            elif not (batches := reader.read(feed.next_offset, READ_BYTES)):
+                return
             for batch in batches if self._is_paced else joined(batches):
                 if not follow and batch.first_offset >= end:
                     return
                 await self._paced(batch.first_offset, batch.records)
-                if self._stopping.is_set():
+                if source.is_stopped():
                     return
                 await asyncio.sleep(0)
             now = loop.time()
             if now - told_at > TELL_S:
                 told_at = now
-                self._tell(
-                    f"{feed.fed} records, offset {feed.next_offset - 1} of {self._source.end_offset() - 1}"
-                )
+                self._tell(f"{feed.fed} records, offset {feed.next_offset - 1} of {reader.end_offset() - 1}")
             if now - kept_at > UPKEEP_S:
                 kept_at = now
                 await asyncio.to_thread(self._staging.keep_up)
@@ -263,18 +257,10 @@ class Feeding:
             if place > begin:
                 self._staging.feed.feed(first_offset + begin, records[begin:place])
                 begin = place
-            await self._wait(asyncio.sleep(due_in_s))
-            if self._stopping.is_set():
+            await self._source.wait(asyncio.sleep(due_in_s))
+            if self._source.is_stopped():
                 return
         self._staging.feed.feed(first_offset + begin, records[begin:])
-
-    async def _wait(self, what: Any) -> None:
-        """Wait for something, or for the order to stop."""
-        waiting = {asyncio.ensure_future(what), asyncio.ensure_future(self._stopping.wait())}
-        _, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
 
     # -- what follows it ---------------------------------------------------------------
 

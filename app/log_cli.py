@@ -1,32 +1,36 @@
 """`picklog log stat`, `log cat` and `log verify`: looking at a log without disturbing its owner.
 
 `log copy` has a module of its own. All read committed records only. Exit status 0 done; 1 the log
-does not check; 2 bad usage; 3 the log cannot be read.
+does not check; 2 bad usage; 3 the log cannot be read, or not be followed any further; 130 interrupted,
+which is how `cat --follow` ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
-import orjson
 import typer
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
 from app.cli_output import ProgressBar, print_json, range_of
+from app.config_model import Config
+from app.following import Following, FollowOption, end_if_unread
 from app.kafka_places import is_kafka
 from app.log_copy_cli import copy_command
 from app.log_places import OpenLog, data_directory, open_log
 from app.log_report import LogReport, log_report
 from app.marks import Marks
-from app.record_text import kind_of_text, record_document
+from app.process_log import set_up_process_log
+from app.record_lines import NEVER, RecordLines
+from app.record_text import kind_of_text
 from ingest.log.log_check import LogCheck, check_log
 from ingest.log.segment_files import log_folder
 from ingest.log.segment_reader import SegmentReader
-from projections.events.codec import RecordRefused, decode_record, peek_kind
-from projections.events.control import ClockTicked, LaneOpened
+from projections.events.ports import RecordBatch
 
 if TYPE_CHECKING:
     from app.topic_report import TopicWalk
@@ -65,29 +69,58 @@ def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
 @log_app.command("cat")
 def cat_command(
     log: LogOption = None,
-    start: Annotated[str, typer.Option("--from", metavar="M", help="First mark.")] = "begin",
-    stop: Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop before.")] = "end",
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow end)."),
+    ] = None,
+    stop: Annotated[
+        str | None, typer.Option("--to", metavar="M", help="Mark to stop before (default: end).")
+    ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="K", help="Only records of this kind.")
     ] = None,
+    follow: FollowOption = False,
 ) -> None:
     """Records as JSON, one a line."""
     wanted = kind_of_text(kind) if kind is not None else None
     if kind is not None and wanted is None:
         fail(EXIT_USAGE, f"there is no record kind {kind!r}", "name a fact such as PickMade, or its number")
-    with refusals_told(), open_log(log) as opened:
+    if follow and stop is not None:
+        fail(EXIT_USAGE, "--follow goes on behind every mark", "leave --to out, or --follow")
+    with refusals_told(), open_log(log, follow) as opened:
         marks = Marks(opened.reader)
-        offset, end = range_of(marks, start, stop)
-        skew = marks.skew_at(offset)
-        out = sys.stdout.buffer
+        offset, end = range_of(marks, start or ("end" if follow else "begin"), stop or "end")
+        lines = RecordLines(marks, offset, wanted)
+        if follow:
+            set_up_process_log(Config().logging)  # to stderr: stdout is for records
+            with Following.of(opened) as following:
+                asyncio.run(_follow(following, offset, lines))
         while offset < end and (batches := opened.reader.read(offset, READ_BYTES)):
-            for batch in batches:
-                for offset, data in enumerate(batch.records, batch.first_offset):
-                    if offset >= end:
-                        break
-                    skew = _write_line(out.write, offset, data, wanted, skew)
-            offset += 1
-        out.flush()
+            offset = _write_lines(batches, lines, end)
+        sys.stdout.buffer.flush()
+
+
+async def _follow(following: Following, offset: int, lines: RecordLines) -> NoReturn:
+    """Write what becomes visible until Ctrl-C, or until nobody reads it any more."""
+    while True:
+        batches = await following.more(offset)
+        if batches:
+            offset = _write_lines(batches, lines, NEVER)
+            sys.stdout.buffer.flush()
+        else:
+            end_if_unread()
+        await asyncio.sleep(0)  # a signal is heard in a log that tells something new all the time
+
+
+def _write_lines(batches: Sequence[RecordBatch], lines: RecordLines, end: int) -> int:
+    """Records before `end`, a line each; the offset behind the last one."""
+    write, offset = sys.stdout.buffer.write, 0
+    for batch in batches:
+        for offset, data in enumerate(batch.records, batch.first_offset):
+            if offset >= end:
+                return end
+            write(lines.line(offset, data))
+    return offset + 1
 
 
 @log_app.command("verify")
@@ -157,24 +190,6 @@ def _walked(opened: OpenLog, what: str) -> tuple[KafkaReader, TopicWalk]:
     first, end = reader.first_offset(), reader.end_offset()
     with ProgressBar(first, end, what) as advance:
         return cast("KafkaReader", reader), walk_topic(cast("KafkaReader", reader), advance)
-
-
-def _write_line(
-    write: Callable[[bytes], object], offset: int, data: bytes, wanted: int | None, skew: int
-) -> int:
-    """One record as a line; returns wall time minus log time from this record on."""
-    try:
-        record = decode_record(offset, data)
-    except RecordRefused as refusal:
-        if wanted is None or wanted == peek_kind(data):
-            line = {"lane": 0, "offset": offset, "at": None, "kind": peek_kind(data), "refused": str(refusal)}
-            write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        return skew
-    if isinstance(record.fact, LaneOpened | ClockTicked):
-        skew = record.fact.wall_us - record.time
-    if wanted is None or wanted == record.kind:
-        write(orjson.dumps(record_document(record, skew), option=orjson.OPT_APPEND_NEWLINE))
-    return skew
 
 
 def _check_document(found: LogCheck, missing: int) -> dict[str, Any]:

@@ -141,6 +141,10 @@ class Marks:
         """Log time of the oldest owner's record, None where the log holds none."""
         return next((stamp for _, data in self._records(self._first) if (stamp := owner_stamp(data))), None)
 
+    def beginning(self) -> int | None:
+        """Log time that the log began with, 0 where its beginning is not kept; None before any owner."""
+        return 0 if self._first else self.oldest_stamp()
+
     def newest_stamp(self) -> int | None:
         """Log time of the newest owner's record, None where the log holds none."""
         start, step = self._end, 1_024

@@ -35,12 +35,15 @@ def kind_of_text(text: str) -> int | None:
     return next((int(kind) for kind, name in _NAMES.items() if name.lower() == plain), None)
 
 
-def record_document(record: Record, skew_us: int) -> dict[str, Any]:
-    """The document of a record. skew_us: wall time minus log time around it."""
+def record_document(record: Record, skew_us: int, began_us: int = 1) -> dict[str, Any]:
+    """The document of a record. skew_us: wall time minus log time around it.
+
+    began_us: log time of the log's first record of an owner; what comes before has no time.
+    """
     return {
         "lane": LANE,
         "offset": record.offset,
-        "at": time_text(record.time + skew_us) if record.time > 0 else None,
+        "at": time_text(record.time + skew_us) if record.time >= max(1, began_us) else None,
         "kind": _NAMES.get(record.kind, Kind(record.kind).name),
         "writer": record.writer.hex(),
         "epoch": record.epoch,

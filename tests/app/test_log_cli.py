@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from app.cli import run
-from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE
+from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_INTERRUPTED, EXIT_UNREACHABLE, EXIT_USAGE
 from ingest.log.durable_mark import MARK_NAME
 from ingest.log.segment_files import log_folder, segment_name
 from ingest.log.segment_log import SegmentLog
 from ingest.log.segment_settings import SegmentSettings
 from projections.events.codec import encode_record
-from projections.events.control import CheckpointDue
+from projections.events.control import CheckpointDue, Pinged
+from tests.app.captures import capture_of
+from tests.app.log_on_disk import some_picks
 from tests.app.timed_log import WRITER, offset_of_second, write_seconds
 
 SETTINGS = SegmentSettings(segment_bytes=16 << 10, reserve_bytes=0, durable=False, allocate_bytes=4096)
@@ -144,3 +152,64 @@ def test_where_there_is_no_log_that_is_told(tmp_path: Path, capsys: Captured, ve
     for place in (tmp_path, tmp_path / "absent"):
         assert command(verb, "--log", place) == EXIT_UNREACHABLE
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@contextmanager
+def followed(data: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    started = [sys.executable, "-m", "app", "log", "cat", "--follow", "--log", str(data), *words]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_offset(process: subprocess.Popen[str]) -> int:
+    assert process.stdout is not None
+    return int(json.loads(process.stdout.readline())["offset"])
+
+
+def test_cat_follows_a_log_over_owners_until_it_is_interrupted(data: Path) -> None:
+    with followed(data, "--from", str(END - 1)) as process:
+        assert next_offset(process) == END - 1
+        for number in range(3):
+            log = SegmentLog.open_owner(data, SETTINGS)
+            log.commit([encode_record(5, WRITER, 1, 9_000 + number, CheckpointDue("x"))])
+            assert next_offset(process) == END + number, "it is written as soon as it is visible"
+            log.close()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (EXIT_INTERRUPTED, "", "picklog: interrupted\n")
+
+
+def test_cat_follows_from_the_end_and_shows_the_kind_that_is_wanted(data: Path) -> None:
+    log = SegmentLog.open_owner(data, SETTINGS)
+    record = encode_record(5, WRITER, 1, 9_000, CheckpointDue("x"))
+    ping = encode_record(5, WRITER, 0, 9_001, Pinged(WRITER, 1, 1))
+    with followed(data, "--kind", "CheckpointDue") as process:
+        assert process.stdout is not None
+        shown = select.poll()
+        shown.register(process.stdout, select.POLLIN)
+        while not shown.poll(50):  # it may not have begun
+            assert process.poll() is None
+            log.commit([ping, record])
+        found = json.loads(process.stdout.readline())
+    log.close()
+    assert found["kind"] == "CheckpointDue" and found["offset"] > END
+
+
+def test_cat_that_follows_ends_quietly_once_nobody_reads_it(data: Path) -> None:
+    with followed(data, "--from", str(END - 1)) as process:
+        assert next_offset(process) == END - 1
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait(timeout=60) == -signal.SIGPIPE
+        assert process.stderr.read() == ""
+
+
+def test_cat_follows_nothing_that_ends(data: Path, tmp_path: Path, capsys: Captured) -> None:
+    assert command("cat", "--log", data, "--follow", "--to", "5") == EXIT_USAGE
+    assert "leave --to out" in capsys.readouterr().err
+    capture_of(some_picks().log, None, tmp_path / "a.capture", 12)
+    assert command("cat", "--log", tmp_path / "a.capture", "--follow") == EXIT_USAGE
+    assert "never grows" in capsys.readouterr().err

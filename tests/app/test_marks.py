@@ -50,6 +50,12 @@ def test_iso_times_with_or_without_zone_are_read(marks: Marks, text: str) -> Non
     assert marks.offset(text) == offset_of_second(30)
 
 
+def test_log_time_begins_with_the_first_record_of_an_owner(marks: Marks) -> None:
+    assert marks.beginning() == LOG
+    assert Marks(MemoryLog()).beginning() is None
+    assert Marks(MemoryLog(start=7)).beginning() == 0, "what came before is not kept"
+
+
 def test_times_before_and_after_the_log_give_its_ends(log: MemoryLog, marks: Marks) -> None:
     assert marks.offset("1999-01-01") == 0
     assert marks.offset("2999-01-01") == log.end_offset()

@@ -14,6 +14,7 @@ from app.checkpoint_store import CheckpointFolder
 from app.config_findings import ConfigError
 from app.config_model import Config
 from app.feeding import Feeding, StagingDirectory
+from app.following import Following
 from app.log_places import OpenLog
 from app.staging_admin import StagingAdmin
 from projections.fold import Fold
@@ -37,7 +38,7 @@ async def test_the_fleet_and_picks_of_production_are_asked_of_staging(tmp_path: 
     world = busy_log()
     origin = OpenLog(world.log, CheckpointFolder(tmp_path / "none"), "memory")
     with StagingDirectory(tmp_path / "staging", origin, 0) as staging:
-        feeding = Feeding(staging, world.log, None, None, False, lambda text: None)
+        feeding = Feeding(staging, Following(world.log), None, None, False, lambda text: None)
         await feeding.run(False)
         admin = admin_of(staging)
         port = await admin.start()
@@ -62,14 +63,14 @@ async def test_it_is_served_until_the_feed_is_told_to_stop(tmp_path: Path) -> No
     with StagingDirectory(tmp_path / "staging", origin, 0) as staging:
         socket = tmp_path / "admin.sock"
         admin = admin_of(staging, f"unix:{socket}")
-        feeding = Feeding(staging, world.log, None, None, False, lambda text: None, admin)
+        feeding = Feeding(staging, Following(world.log), None, None, False, lambda text: None, admin)
         running = asyncio.create_task(feeding.run(False))
         for _ in range(100_000):
             if staging.feed.fed == world.log.end_offset() and socket.is_socket():
                 break
             await asyncio.sleep(0)
         assert not running.done()
-        feeding._stopping.set()
+        feeding._source.stop()
         await asyncio.wait_for(running, 10)
         assert feeding.document(1.0)["records"] == world.log.end_offset()
 
