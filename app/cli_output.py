@@ -82,6 +82,25 @@ def or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
+class StatusLine:
+    """One line on stderr that is written over again and again, on a terminal only."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def show(self, text: str) -> None:
+        """Take the place of the line before."""
+        if sys.stderr.isatty():
+            self._is_shown = True
+            print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Leave the place to others."""
+        if self._is_shown:
+            self._is_shown = False
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 class ProgressBar:
     """A progress bar on stderr, on a terminal only; gives the function that moves it."""
 

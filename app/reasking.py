@@ -14,7 +14,7 @@ is `app.follower_asking`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from projections.bounds import MIB, SECOND_US
@@ -53,11 +53,12 @@ class Reasking:
 
     cursor: a fold to begin with. position: the offset that the scout reads next. answered:
     picks that were handed out, askable or not. is_whole: nothing follows what was read, so no
-    as-of has to be waited for.
+    as-of has to be waited for. on_own: told each pick, end and loss as it is read.
     """
 
-    def __init__(self, cursor: FoldCursor) -> None:
+    def __init__(self, cursor: FoldCursor, on_own: Callable[[int, object], None] | None = None) -> None:
         self.cursor = cursor
+        self._on_own = on_own
         self.position = cursor.fold.mark.offset + 1
         self._ahead: deque[tuple[int, Sequence[bytes]]] = deque()
         self._ahead_bytes = 0
@@ -130,6 +131,8 @@ class Reasking:
         fact = record.fact if record is not None else None
         if isinstance(fact, PickMade | DispatchEnded | PicksLost):
             self._own.hold(offset, fact)
+            if self._on_own is not None:
+                self._on_own(offset, fact)
             if isinstance(fact, PickMade):
                 heappush(self._pending, (fact.as_of, offset, fact))
                 self._heard(fact.replica, fact.as_of)

@@ -7,6 +7,7 @@ do not continue) stands in the report, told apart, with a warning on stderr.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
@@ -16,24 +17,36 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli_errors import EXIT_FOUND_WRONG, fail, printable, refusals_told
+from app.cli_errors import (
+    EXIT_FOUND_WRONG,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    fail,
+    one_line,
+    printable,
+    refusals_told,
+    say_error,
+)
 from app.cli_output import (
-    FromOption,
     JsonOption,
     LogOption,
     ProgressBar,
-    ToOption,
+    StatusLine,
     plain_console,
     print_json,
     range_of,
     say,
 )
-from app.log_places import open_log
+from app.config_model import Config
+from app.following import Following, FollowOption, seconds_of
+from app.log_places import OpenLog, open_log
 from app.marks import Marks
+from app.process_log import set_up_process_log
+from app.verify_following import FoldEnded, VerifyFollowing
 from app.verify_processes import processes_for, verify_by_processes
 from app.version import VERSION
 from ingest.log.segment_reader import SegmentReader
-from projections.events.ports import LogReader
+from projections.events.ports import LogError, LogReader
 from replay.agreement import Break, TickBreak
 from replay.verify import Difference, Report
 from router.picker.rows import CandidateRow
@@ -46,18 +59,38 @@ ProcessesOption = Annotated[
 
 def verify_command(
     log: LogOption = None,
-    start: FromOption = "begin",
-    stop: ToOption = "end",
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow: end)."),
+    ] = None,
+    stop: Annotated[
+        str | None, typer.Option("--to", metavar="M", help="Mark to stop before (default: end).")
+    ] = None,
     processes: ProcessesOption = None,
+    follow: FollowOption = False,
+    lasts: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="With --follow: end after 30s, 5m, ...")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat every pick and compare the bytes; exit status 1 if any differs."""
-    with refusals_told(), open_log(log) as opened:
-        first, last = range_of(Marks(opened.reader), start, stop)
-        wanted = processes_for(last - first, processes)
+    for_s = seconds_of(lasts)
+    if follow and (stop is not None or processes is not None):
+        fail(EXIT_USAGE, "--follow goes on without end, in one process", "leave --to and --processes out")
+    if for_s is not None and not follow:
+        fail(EXIT_USAGE, "--for says how long a log is followed", "add --follow")
+    ended: LogError | None = None
+    with refusals_told(), open_log(log, follow) as opened:
+        first, last = range_of(Marks(opened.reader), start or ("end" if follow else "begin"), stop or "end")
         began = time.monotonic()
-        with ProgressBar(first, last, "verifying") as advance:
-            report, used = verify_by_processes(opened, first, last, wanted, advance)
+        if follow:
+            set_up_process_log(Config().logging)  # to stderr: stdout is for what was found
+            used = 1
+            report, ended = _followed(opened, first, for_s, as_json)
+        else:
+            wanted = processes_for(last - first, processes)
+            with ProgressBar(first, last, "verifying") as advance:
+                report, used = verify_by_processes(opened, first, last, wanted, advance)
         seconds = time.monotonic() - began
         missing = _missing_at_end(opened.reader)
         if as_json:
@@ -66,20 +99,52 @@ def verify_command(
             print_report(report, seconds, used, opened.name, plain_console())
         if report.damage is not None:
             fail(EXIT_FOUND_WRONG, report.damage)
+    _warn(report, missing)
+    if ended is not None:
+        say_error(str(ended))
+    if report.different or isinstance(ended, FoldEnded):
+        raise typer.Exit(EXIT_FOUND_WRONG)
+    if ended is not None:
+        raise typer.Exit(EXIT_UNREACHABLE)
+
+
+def _followed(
+    opened: OpenLog, start: int, for_s: float | None, as_json: bool
+) -> tuple[Report, LogError | None]:
+    """Follow the log until told to end; the report, and why it could not go on."""
+    line = StatusLine()
+
+    def differs(found: Difference) -> None:
+        line.clear()
+        text = (
+            f"different: pick {found.pick_id} at offset {found.offset}, {found.field}:"
+            f" recorded {found.recorded}, repeated {found.repeated}"
+        )
+        print(one_line(text), file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    verifying = VerifyFollowing(opened, start, differs, line.show)
+    with Following.of(opened) as following:
+        if sys.stderr.isatty():
+            print(f"verifying from offset {start} on, until Ctrl-C", file=sys.stderr)
+        asyncio.run(verifying.run(following, for_s))
+    line.clear()
+    return verifying.report(), verifying.ended
+
+
+def _warn(report: Report, missing: int) -> None:
     if report.picks == 0:
         print("warning: no picks in this range", file=sys.stderr)
-    for line in warnings_of(report):
-        print(f"warning: {printable(line)}", file=sys.stderr)
+    for words in warnings_of(report):
+        print(f"warning: {printable(words)}", file=sys.stderr)
     if missing:
         print(f"warning: missing: {missing} acknowledged records at the end of the log", file=sys.stderr)
-    if report.different:
-        raise typer.Exit(EXIT_FOUND_WRONG)
 
 
 def _missing_at_end(reader: LogReader) -> int:
     """Records that the durable mark acknowledged and that are not there."""
-    acknowledged = reader.acknowledged_end() if isinstance(reader, SegmentReader) else 0
-    return max(0, acknowledged - reader.end_offset())
+    if not isinstance(reader, SegmentReader):
+        return 0
+    return max(0, reader.acknowledged_end() - reader.end_offset())
 
 
 def report_document(report: Report, seconds: float, processes: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from projections.events.ports import CheckpointStore, LogCorrupt, LogReader
 from replay.agreement import TickBreak
 from replay.chains import Chains
 from replay.engine import Asked, Part, Replay, Unverifiable
+from replay.fold_cursor import FoldCursor
 from replay.log_walk import Progress
 from router.picker.pick import pick
 from router.picker.rows import CandidateRow, unpack_rows
@@ -91,6 +92,61 @@ def compare(asked: Asked) -> Difference | None:
     return _difference(asked, field, mine, theirs, _rows(repeated))
 
 
+class Tally:
+    """What picks came to that were asked one by one.
+
+    equal, different: counted. reasons: of those that could not be asked. first: the difference
+    with the lowest offset. versions: as `Report.by_version`.
+    """
+
+    def __init__(self) -> None:
+        self.equal = self.different = 0
+        self.reasons: Counter[Unverifiable] = Counter()
+        self.versions: dict[str, tuple[int, int]] = {}
+        self.first: Difference | None = None
+
+    @property
+    def picks(self) -> int:
+        """All of them."""
+        return self.equal + self.different + self.reasons.total()
+
+    def ask(self, asked: Asked) -> Difference | None:
+        """Repeat one pick and count it; what is different about it, None for any other verdict."""
+        if asked.unverifiable is not None:
+            self.reasons[asked.unverifiable] += 1
+            return None
+        found = compare(asked)
+        made, differing = self.versions.get(asked.version, (0, 0))
+        self.versions[asked.version] = (made + 1, differing + (found is not None))
+        if found is None:
+            self.equal += 1
+            return None
+        self.different += 1
+        self.first = self.first if self.first is not None and self.first.offset < found.offset else found
+        return found
+
+    def report(
+        self, cursor: FoldCursor | None, chains: Chains, records: int, damage: str | None = None
+    ) -> Report:
+        """The report. cursor: the fold that they were asked on; the rest as in `Report`."""
+        return Report(
+            picks=self.picks,
+            equal=self.equal,
+            different=self.different,
+            unverifiable=self.reasons.total(),
+            reasons=dict(self.reasons),
+            records=records,
+            first_difference=self.first,
+            by_version=self.versions,
+            chains=chains,
+            ticks=cursor.agreement.agreed if cursor is not None else 0,
+            breaks=tuple(cursor.agreement.breaks) if cursor is not None else (),
+            refused=cursor.refused if cursor is not None else 0,
+            first_refused=cursor.first_refused if cursor is not None else None,
+            damage=damage,
+        )
+
+
 def verify(
     reader: LogReader,
     checkpoints: CheckpointStore | None,
@@ -106,45 +162,18 @@ def verify(
     Raises OffsetGone as the reader does. Where the log does not check, the report says what
     was found up to there.
     """
-    equal = different = 0
-    reasons: Counter[Unverifiable] = Counter()
-    versions: dict[str, tuple[int, int]] = {}
-    first: Difference | None = None
+    tally = Tally()
     damage: str | None = None
     replay: Replay | None = None
     try:
         replay = Replay(reader, checkpoints, start, stop, condemned=condemned, part=part)
         for asked in replay.asked(on_progress):
-            if asked.unverifiable is not None:
-                reasons[asked.unverifiable] += 1
-                continue
-            found = compare(asked)
-            made, differing = versions.get(asked.version, (0, 0))
-            versions[asked.version] = (made + 1, differing + (found is not None))
-            if found is None:
-                equal += 1
-            else:
-                different += 1
-                first = first if first is not None and first.offset < found.offset else found
+            tally.ask(asked)
     except LogCorrupt as problem:
         damage = str(problem)
-    cursor = replay.cursor if replay is not None else None
-    return Report(
-        picks=equal + different + reasons.total(),
-        equal=equal,
-        different=different,
-        unverifiable=reasons.total(),
-        reasons=dict(reasons),
-        records=replay.records if replay is not None else 0,
-        first_difference=first,
-        by_version=versions,
-        chains=replay.scout.chains if replay is not None else Chains(),
-        ticks=cursor.agreement.agreed if cursor is not None else 0,
-        breaks=tuple(cursor.agreement.breaks) if cursor is not None else (),
-        refused=cursor.refused if cursor is not None else 0,
-        first_refused=cursor.first_refused if cursor is not None else None,
-        damage=damage,
-    )
+    if replay is None:
+        return tally.report(None, Chains(), 0, damage)
+    return tally.report(replay.cursor, replay.scout.chains, replay.records, damage)
 
 
 def joined(parts: Sequence[Report]) -> Report:

@@ -2,12 +2,13 @@
 
 import io
 import json
+import sys
 
 import pytest
 import typer
 from rich.console import Console
 
-from app.cli_output import ProgressBar, or_dash, plain_console, print_json, range_of, say
+from app.cli_output import ProgressBar, StatusLine, or_dash, plain_console, print_json, range_of, say
 from app.marks import Marks
 from tests.app.log_on_disk import some_picks
 
@@ -41,3 +42,25 @@ def test_no_bar_is_drawn_where_no_terminal_is(capsys: pytest.CaptureFixture[str]
     with ProgressBar(0, 10, "working") as advance:
         advance(5)
     assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    """A stderr that people look at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_status_is_one_line_that_is_written_over_and_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = StatusLine()
+    line.show("1 pick")
+    line.clear()
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    line.show("2 picks\x1b")
+    line.clear()
+    line.clear()
+    assert isinstance(sys.stderr, Terminal)
+    assert sys.stderr.getvalue() == "\r\x1b[K2 picks\\x1b\r\x1b[K"

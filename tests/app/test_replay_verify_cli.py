@@ -1,6 +1,9 @@
 """`picklog replay verify`: counts, the first difference with both tables, and what speaks against a log."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from app.replay_cli import replay_app
 from app.version import VERSION
 from ingest.log.segment_log import SegmentLog
 from projections.events.codec import decode_record, encode_record
+from projections.events.control import FoldModeAdopted, Pinged
 from projections.events.picks import PickMade
 from projections.events.ports import MemoryLog
 from replay.log_walk import records_of
@@ -162,3 +166,80 @@ def test_acknowledged_records_that_are_cut_off_are_told(data: Path) -> None:
 def test_a_range_beyond_the_log_is_bad_usage(data: Path) -> None:
     result = run("verify", "--log", data, "--from", "999")
     assert result.exit_code == EXIT_USAGE and "beyond the log" in result.stderr
+
+
+def told_all(world: RecordedLog) -> RecordedLog:
+    """The same log, with the word of each of two replicas that it has read all of it."""
+    for number in (101, 102):
+        replica = bytes([number]) * 16
+        world.say(Pinged(replica, 0, world.log.end_offset() - 1), replica)
+    return world
+
+
+@pytest.mark.req("EVS-06")
+def test_a_log_is_verified_for_as_long_as_it_was_asked_for(data: Path) -> None:
+    result = run("verify", "--log", data, "--follow", "--from", "begin", "--for", "100ms")
+    assert result.exit_code == EXIT_DONE, result.stderr
+    assert "2 picks: 2 equal, 0 different, 0 unverifiable" in result.stdout
+    quiet = run("verify", "--log", data, "--follow", "--for", "10ms", "--json")
+    assert quiet.exit_code == EXIT_DONE
+    assert json.loads(quiet.stdout)["picks"] == 0, "it begins at the end"
+    assert "warning: no picks in this range" in quiet.stderr
+
+
+def test_a_difference_is_a_line_at_once_and_the_status_at_the_end(tmp_path: Path) -> None:
+    data = written(altered(some_picks()), tmp_path / "data")
+    words = ("verify", "--log", data, "--follow", "--from", "begin", "--for", "100ms")
+    result = run(*words)
+    assert result.exit_code == EXIT_FOUND_WRONG
+    first, second = result.stdout.splitlines()[:2]
+    assert first.startswith("different: pick ") and "recorded 2, repeated " in first
+    assert second == "3 picks: 2 equal, 1 different, 0 unverifiable"
+    result = run(*words, "--json")
+    assert json.loads(result.stdout)["different"] == 1
+    assert result.stderr.splitlines()[0] == first
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_summary(tmp_path: Path, number: signal.Signals) -> None:
+    data = written(told_all(altered(some_picks())), tmp_path / "data")
+    words = ["replay", "verify", "--log", str(data), "--follow", "--from", "begin"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "app", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("different: pick ")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_FOUND_WRONG, err
+    assert out.splitlines()[0] == "3 picks: 2 equal, 1 different, 0 unverifiable"
+
+
+def test_a_fold_that_stops_is_found_wrong_and_a_log_that_goes_away_is_unreachable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = some_picks()
+    world.say(FoldModeAdopted((99_999,)))
+    stopped = run("verify", "--log", written(told_all(world), tmp_path / "a"), "--follow", "--from", "begin")
+    assert stopped.exit_code == EXIT_FOUND_WRONG
+    assert stopped.stderr.splitlines()[-1].startswith("picklog: fold stopped at offset")
+    monkeypatch.setattr("app.following.stored_segments", lambda folder: [])
+    gone = run("verify", "--log", written(some_picks(), tmp_path / "b"), "--follow")
+    assert gone.exit_code == EXIT_UNREACHABLE
+    assert "0 picks" in gone.stdout
+    assert gone.stderr.splitlines()[-1].startswith(f"picklog: {tmp_path / 'b'}: the log is gone")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--follow", "--to", "5"),
+        ("--follow", "--processes", "2"),
+        ("--for", "5s"),
+        ("--follow", "--for", "soon"),
+        ("--follow", "--from", "999"),
+    ],
+)
+def test_what_does_not_go_with_following_is_bad_usage(data: Path, words: tuple[str, ...]) -> None:
+    result = run("verify", "--log", data, *words)
+    assert result.exit_code == EXIT_USAGE and result.stderr.count("\n") == 1

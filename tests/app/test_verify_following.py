@@ -1,0 +1,182 @@
+"""Picks of a living log are repeated as they become visible, each once, with the verdicts of one walk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.following import Following, FollowingEnded
+from app.log_places import OpenLog
+from app.verify_following import FoldEnded, VerifyFollowing, base_before
+from projections.events.control import FoldModeAdopted, Pinged
+from projections.events.ports import LogCorrupt, MemoryLog, RecordBatch
+from replay.verify import Difference, verify
+from tests.app.test_replay_verify_cli import altered
+from tests.replay.captured import MemoryCheckpoints, busy_log, checkpoint_at
+from tests.replay.recorded_log import RecordedLog, Replica
+
+
+class Breaking(MemoryLog):
+    """Bytes at an offset that do not check."""
+
+    bad = 1 << 60
+
+    def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+        if start >= self.bad:
+            raise LogCorrupt("segment x, offset 7: its check word differs")
+        return [batch for batch in super().read(start, 1) if batch.first_offset < self.bad]
+
+
+class Run:
+    """One that follows a log in memory."""
+
+    def __init__(self, world: RecordedLog, start: int, checkpoints: MemoryCheckpoints | None = None) -> None:
+        self.differences: list[Difference] = []
+        self.lines: list[str] = []
+        opened = OpenLog(world.log, checkpoints or MemoryCheckpoints(), "memory")
+        self.verifying = VerifyFollowing(opened, start, self.differences.append, self.lines.append)
+        self.following = Following(world.log)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.verifying.run(self.following))
+        try:
+            yield
+        finally:
+            self.following.stop()
+            await task
+
+    async def until(self, holds: Callable[[], Any]) -> None:
+        async with asyncio.timeout(20):
+            while not holds():  # noqa: ASYNC110  # what is followed tells nobody
+                await asyncio.sleep(0)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        report = self.verifying.report()
+        return report.equal, report.different, report.unverifiable
+
+
+def ping(world: RecordedLog, *replicas: Replica) -> None:
+    """All of them say that they have read everything, so nothing older is to be waited for."""
+    for replica in replicas:
+        replica.read()
+        world.say(Pinged(replica.id, 0, replica.fold.mark.offset), replica.id)
+
+
+@pytest.mark.req("EVS-06")
+async def test_picks_of_all_replicas_are_repeated_while_the_log_grows() -> None:
+    world = RecordedLog()
+    replicas = [world.replica() for _ in range(3)]
+    start = world.log.end_offset()
+    run = Run(world, start)
+    async with run.running():
+        for number in range(6):
+            for replica in replicas:
+                world.sample(1, number)
+                replica.end(replica.ask(f"r{number}"))
+            ping(world, *replicas)
+            await run.until(lambda done=3 * (number + 1): run.counts == (done, 0, 0))
+    report = run.verifying.report()
+    assert (report.picks, report.equal) == (18, 18)
+    assert report.records == world.log.end_offset() - start
+    assert (report.chains.gaps, report.chains.breaks) == (0, 0)
+    assert run.verifying.ended is None
+    assert run.lines and "picks: " in run.lines[0] and "behind the end" in run.lines[0]
+
+
+async def test_what_was_read_at_the_end_is_asked_though_a_replica_might_have_named_an_older_state() -> None:
+    world = busy_log(4)
+    run = Run(world, 0)
+    async with run.running():
+        await run.until(lambda: run.verifying.report().records == world.log.end_offset())
+    whole = verify(world.log, None)
+    assert whole.picks == 8
+    assert run.verifying.report()[:5] == whole[:5]
+    assert run.verifying.report().by_version == whole.by_version
+
+
+async def test_a_difference_is_told_at_once_and_counted() -> None:
+    world = RecordedLog()
+    replica = world.replica()
+    run = Run(world, world.log.end_offset())
+    async with run.running():
+        altered(world)
+        ping(world, replica)
+        world.say(Pinged(bytes([102]) * 16, 0, world.log.end_offset() - 1), bytes([102]) * 16)
+        await run.until(lambda: run.differences)
+        assert run.counts == (0, 1, 0)
+    assert "instance_id" in run.differences[0].field
+    assert run.verifying.report().first_difference == run.differences[0]
+
+
+async def test_only_picks_behind_the_mark_count_and_they_find_states_before_it() -> None:
+    world = busy_log(10)
+    replica = world.replica()
+    fact = replica.choose("late")
+    for number in range(5):
+        world.sample(1, number)
+    start = world.log.end_offset()
+    world.say(fact, replica.id)
+    run = Run(world, start)
+    async with run.running():
+        await run.until(lambda: run.verifying.report().records)
+    assert run.counts == (1, 0, 0)
+
+
+def test_the_fold_begins_half_a_minute_before_the_mark() -> None:
+    world = RecordedLog()
+    store = MemoryCheckpoints()
+    offsets = []
+    for number in range(6):
+        world.pass_time(20_000_000)
+        offsets.append(world.log.end_offset())
+        world.sample(1, number)
+        checkpoint_at(world, store, offsets[-1])
+    end = world.log.end_offset()
+    assert base_before(world.log, store, end) == offsets[3]
+    assert base_before(world.log, store, offsets[1] + 1) == -1, "the log's own beginning"
+    assert base_before(world.log, MemoryCheckpoints(), end) == -1
+    world.log.forget(offsets[5])
+    assert base_before(world.log, store, end) == offsets[4], "the oldest that is of use"
+
+
+async def test_a_fold_that_stops_ends_it() -> None:
+    world = RecordedLog()
+    replica = world.replica()
+    replica.ask("r")
+    run = Run(world, 0)
+    stops_at = world.say(FoldModeAdopted((99_999,)))
+    world.say(Pinged(replica.id, 0, stops_at), replica.id)
+    await run.verifying.run(run.following)
+    assert isinstance(run.verifying.ended, FoldEnded)
+    assert run.counts == (1, 0, 0)
+    assert f"fold stopped at offset {stops_at}" in str(run.verifying.ended)
+
+
+async def test_retention_that_overtakes_it_leaves_a_report() -> None:
+    world = busy_log(4)
+    run = Run(world, 0)
+    world.log.forget(world.log.end_offset())
+    world.sample(1, 5)
+    await run.verifying.run(run.following)
+    assert isinstance(run.verifying.ended, FollowingEnded)
+    assert run.counts == (0, 0, 0)
+
+
+async def test_bytes_that_do_not_check_are_told_with_what_was_found_before() -> None:
+    world = busy_log(4)
+    log = Breaking(world.log.log_id)
+    for batch in world.log.read(0, 1 << 30):
+        log.commit(batch.records)
+    world.log = log
+    run = Run(world, 0)
+    log.bad = log.end_offset() - 1
+    await run.verifying.run(run.following)
+    report = run.verifying.report()
+    assert report.damage is not None and "check word differs" in report.damage
+    assert report.equal >= 6
