@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_a_reader_that_went_away_is_noticed_though_nothing_is_said(monkeypatch: 
     monkeypatch.setattr(signal, "raise_signal", raised.append)
     here, there = os.pipe()
     with open(there, "w") as out:
-        monkeypatch.setattr(module.sys, "stdout", out)
+        monkeypatch.setattr(sys, "stdout", out)
         end_if_unread()
         assert raised == []
         os.close(here)

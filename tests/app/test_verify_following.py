@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,9 @@ class Run:
             while not holds():  # noqa: ASYNC110  # what is followed tells nobody
                 await asyncio.sleep(0)
 
+    def has_equal(self, count: int) -> bool:
+        return self.counts == (count, 0, 0)
+
     @property
     def counts(self) -> tuple[int, int, int]:
         report = self.verifying.report()
@@ -80,7 +84,7 @@ async def test_picks_of_all_replicas_are_repeated_while_the_log_grows() -> None:
                 world.sample(1, number)
                 replica.end(replica.ask(f"r{number}"))
             ping(world, *replicas)
-            await run.until(lambda done=3 * (number + 1): run.counts == (done, 0, 0))
+            await run.until(partial(run.has_equal, 3 * (number + 1)))
     report = run.verifying.report()
     assert (report.picks, report.equal) == (18, 18)
     assert report.records == world.log.end_offset() - start
