@@ -39,10 +39,14 @@ SPOOLED_BYTES = 1 << 20
 
 
 class Talker:
-    """A worker's two publishers, which talk until they are closed. told: numbers that were published last."""
+    """A worker's two publishers, which talk until they are closed. told: numbers that were published last.
 
-    def __init__(self, store: Store, number: int) -> None:
+    blocks: of an event.
+    """
+
+    def __init__(self, store: Store, number: int, blocks: int = BLOCKS) -> None:
         self._number = number
+        self._blocks = blocks
         self._context = zmq.Context()
         self._kv, self._load = self._bound(), self._bound()
         store.worker(number)
@@ -70,10 +74,14 @@ class Talker:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.close()
 
-    def close(self) -> None:
-        """What was said last is on its way."""
+    def fall_silent(self) -> None:
+        """Say no more; what was said may still be on its way."""
         self._ending.set()
         self._thread.join()
+
+    def close(self) -> None:
+        """What was said last is on its way."""
+        self.fall_silent()
         self._context.destroy(linger=2_000)
 
     def _bound(self) -> zmq.Socket[bytes]:
@@ -102,8 +110,8 @@ class Talker:
                 self.told["load"] = number
 
     def _names(self, turn: int) -> range:
-        start = (self._number << 40) + turn * BLOCKS
-        return range(start, start + BLOCKS)
+        start = (self._number << 40) + turn * self._blocks
+        return range(start, start + self._blocks)
 
     def _stored(self, turn: int) -> Any:
         return stored(*[(name, name) for name in self._names(turn)])
@@ -120,10 +128,11 @@ class Site:
         self.store = Store(folder / "store")
         self.frontend = Frontend()
         self._servers, self._folder = topics.broker.address(), folder
-        self.ingest = self._process("ingest")
-        self.router = self._process("router")
+        self.ingest = self.process("ingest")
+        self.router = self.process("router")
 
-    def _process(self, command: str) -> RouterProcess:
+    def process(self, command: str, **settings: Any) -> RouterProcess:
+        """One more process, not started."""
         port = free_port()
         discovery = {"source": "file", "file": {"root": str(self.store.root), "namespace": "dynamo"}}
         kafka = {
@@ -148,6 +157,7 @@ class Site:
             "log": {"kind": "kafka", "kafka": kafka, "raw": {"enabled": False}},
             "audit": {"enabled": False},
             "checkpoints": {"bytes": "64MiB"},
+            **settings,
         }
         return RouterProcess(self._folder / command, config, port, command)
 
