@@ -39,17 +39,17 @@ class Costs(NamedTuple):
     """Seconds of one core, each with its row of docs/performance.md."""
 
     fold_sample: float = 3.5 * US  # replay of a plain segment: read and folded
-    fold_kv_event: float = 1 / 148_000  # kv_fold, 4 events in a record
+    fold_kv_event: float = 1 / 233_000  # kv_fold, 4 events in a record
     fold_request: float = 0.10 * 402 * US  # a request's time: folding both records, 7 to 13 %
     request: float = 402 * US  # CPU per request, 16 events
     relayed_event: float = 21.7 * US  # CPU per event
     pick_row: float = 1.3 * US  # pick: a row at any size
     receive_frame: float = 1 / 124_400  # load samples received over ZMTP
-    kv_frame: float = 2.9 * US  # kv-events to columns, 220,000/s alone and 536,000/s in frames of 16,
-    kv_event: float = 1.7 * US  # solved for a frame and an event
+    kv_frame: float = 3.1 * US  # kv-events to columns, 234,000/s alone and 756,000/s in frames of 16,
+    kv_event: float = 1.1 * US  # solved for a frame and an event
     append: float = 1 / 1_011_000  # append of ready facts, not synced
     kafka_write: float = 1.7 * US  # bench.kafka_topic, a record in commits of 500
-    kafka_read: float = 4.9 * US  # the same, without the fold
+    kafka_read: float = 1.8 * US  # bench.kafka_fold, without the fold
     sql_pick: float = 1 / 5_232  # audit, the best 8 of each phase
     ownership_bytes: float = 13.8  # memory at the ceilings
     worker_bytes: float = 89 * 1024**2 / 16_384  # registry of 16,384 workers
