@@ -24,7 +24,7 @@ _PIECE = bytes(1 << 16)
 
 
 class SmallDisk:
-    """`path` is its root. size_bytes: of the file system. folder: where it is mounted, for the child alone."""
+    """`path` is its root. size_bytes: of the file system. folder: where it is mounted for the child alone."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
         if shutil.which("unshare") is None:

@@ -138,13 +138,13 @@ def test_a_spool_that_fills_its_disk_says_so_and_loses_nothing_but_what_it_count
         disk = disk_of(site.ingest, SPOOL_DISK_BYTES)
         follower = site.process("audit", audit={"enabled": True})
         try:
-            filled_and_emptied(site, disk, kafka, follower)
+            assert_full_and_emptied(site, disk, kafka, follower)
         finally:
             follower.close()
             site.close()
 
 
-def filled_and_emptied(site: Site, disk: SmallDisk, kafka: KafkaBroker, follower: RouterProcess) -> None:
+def assert_full_and_emptied(site: Site, disk: SmallDisk, kafka: KafkaBroker, follower: RouterProcess) -> None:
     """The story of the test above, and what must be true afterwards."""
     owner = site.ingest
     talkers = [Talker(site.store, number, BLOCKS) for number in WORKERS]
