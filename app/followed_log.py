@@ -73,7 +73,7 @@ async def opened_topic(stack: ExitStack, data: Path, config: Config) -> Followed
             await asyncio.sleep(TOPIC_LOOK_S)
     folder = checkpoints_in(data, config, Disk().total_bytes(data))
     checkpoints = TopicCheckpoints(folder, BaseCheckpoint(tails[0].source))
-    opened = [OpenLog(tail, checkpoints, place.name) for tail in tails]
+    opened = [OpenLog(tail, checkpoints, place.name, source=tail.source) for tail in tails]
     return FollowedLog(opened[0], opened[1], opened[2], checkpoints, folder)
 
 

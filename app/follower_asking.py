@@ -43,8 +43,10 @@ class Asking:
         figures: Figures,
         folder: Path,
         shadow: ShadowSettings | None = None,
+        source: LogReader | None = None,
     ) -> None:
         self._reader = reader
+        self._source = reader if source is None else source
         self._checkpoints = checkpoints
         self._sink = sink
         self._figures = figures
@@ -122,7 +124,7 @@ class Asking:
         With an end, and no rows yet, all of the log is asked.
         """
         first, end = self._reader.first_offset(), self._reader.end_offset()
-        condemned = condemned_of(self._reader, self._checkpoints, first)
+        condemned = condemned_of(self._source, self._checkpoints, first)
         wanted = (end if until is None else first) - 1
         cursor = cursor_at(self._reader, self._checkpoints, wanted, condemned)
         if self._fixed is not None:

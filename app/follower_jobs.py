@@ -38,7 +38,14 @@ async def ask_again(
     """
     figures = FollowerFigures()
     folder = loaded.path.absolute().parent if loaded.path is not None else Path.cwd()
-    asking = Asking(opened.reader, opened.checkpoints, row_sink(loaded.config, data), figures, folder)
+    asking = Asking(
+        opened.reader,
+        opened.checkpoints,
+        row_sink(loaded.config, data),
+        figures,
+        folder,
+        source=opened.source,
+    )
     tasks = [asyncio.create_task(asking.run())]
     if tells:
 

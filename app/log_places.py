@@ -36,7 +36,8 @@ class OpenLog(NamedTuple):
     """A log that is open for reading. name: how the user would name it again.
 
     data: its data directory, None for a capture file and a topic. may_grow: not for a capture.
-    frames: opens the raw frames beside it, None for a capture, which has none.
+    frames: opens the raw frames beside it, None for a capture, which has none. source: what a reader
+    that reads ahead reads from, and may return nothing of before its end; None for one that does not.
     """
 
     reader: LogReader
@@ -45,6 +46,7 @@ class OpenLog(NamedTuple):
     data: Path | None = None
     may_grow: bool = True
     frames: Callable[[], AbstractContextManager[FrameFinder]] | None = None
+    source: LogReader | None = None
 
 
 class ImportedReader(SegmentReader):

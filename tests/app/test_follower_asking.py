@@ -16,6 +16,8 @@ from app.follower_figures import ShadowResult, Verdict
 from app.shadow import Rows, ShadowSettings, SinkAway
 from app.shadow_file import JsonLinesSink
 from projections.events.control import ConfigAdopted, Pinged, RecordCondemned
+from projections.events.ports import CheckpointStore, LogReader, RecordBatch
+from replay.fold_cursor import FoldCursor, cursor_at
 from tests.app.test_shadow import Told
 from tests.replay.captured import busy_log, checkpoint_at
 from tests.replay.recorded_log import SETTINGS, RecordedLog
@@ -85,6 +87,40 @@ async def test_a_second_run_adds_what_is_new_and_nothing_twice(tmp_path: Path) -
     await asking(world, tmp_path, sink, Told()).follow(end)
     offsets = [row.log_offset for row in sink.rows.shadow]
     assert len(offsets) == len(set(offsets)) == 16
+
+
+class ReadsAhead:
+    """A reader that has the next records only when it was asked for them before."""
+
+    def __init__(self, log: LogReader) -> None:
+        self._log = log
+        self._is_there = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+        self._is_there, is_there = not self._is_there, self._is_there
+        return self._log.read(start, bytes_max) if is_there else []
+
+
+async def test_what_the_log_condemns_is_read_where_nothing_is_still_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, skipped = busy_log(4), list[frozenset[int]]()
+    world.say(RecordCondemned(7, "a test"))
+
+    def noted(
+        reader: LogReader, store: CheckpointStore | None, offset: int, condemned: frozenset[int]
+    ) -> FoldCursor:
+        skipped.append(condemned)
+        return cursor_at(reader, store, offset, condemned)
+
+    monkeypatch.setattr(app.follower_asking, "cursor_at", noted)
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints")
+    one = Asking(ReadsAhead(world.log), checkpoints, Kept(), Told(), tmp_path, SHADOW, source=world.log)
+    await one.follow(world.log.end_offset())
+    assert skipped == [frozenset({7})]
 
 
 async def test_rows_wait_for_a_sink_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
