@@ -70,6 +70,7 @@ class Simulator(Chaos):
         """Everything works again; one owner, all replicas that were alive."""
         self.chances = self.chances._replace(unclear=0, twice=0, refused=0, broken=0, slow=0)
         self.log.is_full = False
+        self.is_healed = True
         for process in self.processes:
             process.cut_until = min(process.cut_until, self.now)
             process.paused_until = min(process.paused_until, self.now)

@@ -52,6 +52,7 @@ class World:
         self.rng = Random(seed)
         self.kv_rng = Random(f"blocks of {seed}")
         self.has_blocks = chances is None and seed % 2 == 0
+        self.is_healed = False
         self.chances = chances if chances is not None else self._draw_chances()
         self.now = 0
         self.log = SimLog()

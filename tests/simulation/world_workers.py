@@ -138,7 +138,8 @@ class Workers(Commits):
         for engine in worker.engines if worker.is_alive else ():
             draw = rng.random()
             if draw < 0.02:
-                self._restart_engine(engine)
+                if not self.is_healed:  # its keys would change until the end, faster than they are heard of
+                    self._restart_engine(engine)
             elif draw < 0.3:
                 self._send_blocks(engine, engine.forgets())
             elif draw < 0.9:
