@@ -107,6 +107,19 @@ GROUP BY p.model, p.namespace, p.decode_worker,
               WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END
 ORDER BY p.model, p.namespace, p.decode_worker, comparable"""
 
+_PREFIXES = """\
+SELECT p.model, c.namespace, c.worker, c.dp_rank, c.phase, count(*) AS candidates,
+       sum(CASE WHEN c.chosen THEN 1 ELSE 0 END) AS picks,
+       sum(c.overlap_blocks - c.predicted_blocks) AS device_blocks,
+       sum(c.predicted_blocks) AS predicted_blocks,
+       sum(c.host_blocks) AS host_blocks, sum(c.disk_blocks) AS disk_blocks,
+       round(CAST(avg(c.credit) AS NUMERIC), 3) AS mean_credit
+FROM pick_candidates AS c
+JOIN picks AS p ON p.lane = c.lane AND p.log_offset = c.log_offset
+WHERE c.credit IS NOT NULL AND p.asked_at >= :from_at AND p.asked_at < :to_at
+GROUP BY p.model, c.namespace, c.worker, c.dp_rank, c.phase
+ORDER BY p.model, c.namespace, c.worker, c.dp_rank, c.phase"""
+
 _SLOWEST = """\
 SELECT p.pick_id, p.request_id, p.asked_at, p.model, p.namespace,
        p.decode_worker, p.decode_reason, p.prefill_worker, p.estimated_tokens,
@@ -255,6 +268,18 @@ REPORTS = {
                 ("predicted_tokens", "cached_tokens", "prompt_tokens"),
                 (),
                 "tokens",
+            ),
+        ),
+        Report(
+            "prefixes",
+            "What ranks held of prompts, by tier, and what it was worth",
+            _PREFIXES,
+            Plot(
+                Chart.BARS,
+                ("model", "namespace", "worker", "dp_rank", "phase"),
+                ("device_blocks", "predicted_blocks", "host_blocks", "disk_blocks"),
+                (),
+                "blocks",
             ),
         ),
         Report(

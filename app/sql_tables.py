@@ -129,6 +129,10 @@ pick_candidates = Table(
     _whole("sample_age_us", null=True),
     _text("verdict"),
     _text("excluded_reason", null=True),
+    _whole("host_blocks", null=True),
+    _whole("disk_blocks", null=True),
+    _whole("predicted_blocks", null=True),
+    Column("credit", Double, nullable=True),
     PrimaryKeyConstraint("lane", "log_offset", "phase", "position", name="pick_candidates_pkey"),
     sqlite_with_rowid=False,
 )

@@ -68,8 +68,15 @@ CANDIDATE_COLUMNS = (
     "sample_age_us",
     "verdict",
     "excluded_reason",
+    "host_blocks",
+    "disk_blocks",
+    "predicted_blocks",
+    "credit",
 )
-"""Columns of `pick_candidates`, unique by (lane, log_offset, phase, position); its rows are plain tuples."""
+"""Columns of `pick_candidates`, unique by (lane, log_offset, phase, position); its rows are plain tuples.
+
+The last four are None where the prefix term took no part.
+"""
 
 
 class EndRow(NamedTuple):

@@ -103,6 +103,7 @@ def candidate_rows(
         namespace, instance, rank, cost, prefill, decode, tokens, blocks, age, verdict, excluded, overlap = (
             row[:12]
         )
+        *lower, credit = row[12:]
         rows.append(
             (
                 pick_id,
@@ -123,6 +124,8 @@ def candidate_rows(
                 _maybe_whole(age),
                 _VERDICTS[verdict],
                 _EXCLUDED[excluded],
+                *((None,) * len(lower) if credit is None else map(whole, lower)),
+                credit,
             )
         )
     return rows

@@ -68,10 +68,11 @@ class Story:
         )  # fmt: skip
         self.rows.picks.append(pick)
         self._open.append(pick)
+        prefix = (None,) * 4 if decode is None else (2, 1, 1, 4.5)
         for position in range(self._chance.randint(0, 2)):
             self.rows.candidates.append(
                 (pick_id, 0, self._offset, "decode", position, "dynamo", str(position), 0, position == 0,
-                 0.1 * position, 3, None, 5, 0, 0, None, "fresh", None)
+                 0.1 * position, 3, None, 5, 0, 0, None, "fresh", None, *prefix)
             )  # fmt: skip
 
     def _end(self) -> None:

@@ -139,4 +139,4 @@ async def test_a_server_that_nobody_runs_is_away() -> None:
 
 def test_migrations_are_found_and_end_in_one_head() -> None:
     assert (migrations_folder() / "env.py").is_file()
-    assert newest_revision() == "0002"
+    assert newest_revision() == "0003"

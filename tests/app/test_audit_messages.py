@@ -74,11 +74,31 @@ def test_messages_are_in_log_order() -> None:
 
 def test_a_record_with_very_many_rows_is_cut() -> None:
     rows = AuditRows()
-    candidate = ("ab", 0, 12, "decode", 0, "dynamo", "1", 0, True, 0.5, 3, None, 5, 0, 0, None, "fresh", None)
+    candidate = (
+        "ab", 0, 12, "decode", 0, "dynamo", "1", 0, True, 0.5, 3, None, 5, 0, 0, None, "fresh", None,
+        2, 1, 1, 4.5,
+    )  # fmt: skip
     rows.candidates = [(*candidate[:4], number, *candidate[5:]) for number in range(2 * ROWS_PER_MESSAGE + 1)]
     values = [value for _, value in encode_rows(rows, LOG)]
     assert [len(decode(value).rows) for value in values] == [ROWS_PER_MESSAGE, ROWS_PER_MESSAGE, 1]
     assert max(map(len, values)) < MESSAGE_BYTES_MAX
+
+
+def test_a_message_of_a_release_before_a_column_came_has_none_of_it() -> None:
+    rows = AuditRows()
+    rows.candidates = [
+        (
+            "ab", 0, 12, "decode", 0, "dynamo", "1", 0, True, 0.5, 3, None, 5, 0, 0, None, "fresh", None,
+            2, 1, 1, 4.5,
+        )
+    ]  # fmt: skip
+    ((_, value),) = encode_rows(rows, LOG)
+    document = orjson.loads(value)
+    assert decode(value).rows[0][1][-4:] == (2, 1, 1, 4.5)
+    for name in ("host_blocks", "disk_blocks", "predicted_blocks", "credit"):
+        del document["rows"][0][name]
+    ((table, row),) = decode(orjson.dumps(document)).rows
+    assert (table, row[-4:]) == ("pick_candidates", (None,) * 4)
 
 
 def test_a_mark_has_a_check_word_and_no_rows() -> None:

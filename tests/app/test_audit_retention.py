@@ -39,7 +39,7 @@ async def fill(engine: AsyncEngine, count: int) -> None:
         rows.picks.append(pick_row(offset, fact, None, None))
         plain = (fact.pick_id.hex(), 0, offset)
         for place in range(2):
-            of_rank = ("ns", "1", 0, False, None, 0, None, None, 0, 0, None, "quiet", None)
+            of_rank = ("ns", "1", 0, False, None, 0, None, None, 0, 0, None, "quiet", None, *(None,) * 4)
             rows.candidates.append((*plain, "decode", place, *of_rank))
         end = DispatchEnded(fact.pick_id, b"r" * 16, 1, 9, 1, 0, 200, "b", None, 5)
         rows.ends.append(end_row(offset + 1, end))

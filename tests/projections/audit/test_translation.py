@@ -73,6 +73,17 @@ def test_candidates_are_numbered_and_the_winner_is_marked() -> None:
     assert (last["verdict"], last["excluded_reason"], last["cost"]) == ("excluded", "suspect", None)
 
 
+def test_a_candidate_tells_what_the_prefix_term_saw_and_nothing_where_it_took_no_part() -> None:
+    fact = pick(1, 7, 0, namespace="ns")
+    seen = row(7, overlap_blocks=5, host_blocks=2, disk_blocks=HUGE, predicted_blocks=1, credit=6.5)
+    outcome = fact.outcome.decode
+    told, plain = candidate_rows(42, fact, "decode", outcome, [seen, row(8, host_blocks=3)], None)
+    names = ("host_blocks", "disk_blocks", "predicted_blocks", "credit")
+    assert CANDIDATE_COLUMNS[-4:] == names
+    assert told[-4:] == (2, (1 << 63) - 1, 1, 6.5)
+    assert plain[-4:] == (None, None, None, None)
+
+
 def test_an_end_without_an_answer_has_no_status_code_and_no_backend() -> None:
     fact = DispatchEnded(b"p" * 16, b"r" * 16, 1, 9, EndStatus.FAILED, Fault.FAULT, 0, "", None, 5)
     assert end_row(3, fact) == EndRow(
