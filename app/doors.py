@@ -8,6 +8,7 @@ its siblings ask it for its figures.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import structlog
 
 from app.config_addresses import read_bind
+from ingest.log.segment_files import LogHeld
 from ingest.log.unix_socket import clear
 from router.ingress.http_server import Door
 
@@ -58,6 +60,7 @@ class Doors:
             bind = read_bind(text)
             try:
                 if bind.unix_path is not None:
+                    make_way(bind.unix_path)
                     await self._door.listen_unix(bind.unix_path)
                     log.info("listening", address=text)
                 else:
@@ -93,3 +96,14 @@ def _short(path: Path) -> str:
     """The path from here where that is shorter: a socket's name has about a hundred bytes."""
     relative = os.path.relpath(path)
     return relative if len(relative) < len(str(path)) else str(path)
+
+
+def make_way(path: str) -> None:
+    """Remove the Unix socket that a dead process left. Raises OSError where a living one answers.
+
+    Whoever binds next would else take the name away from it, and its clients would go to nobody.
+    """
+    try:
+        clear(Path(path))
+    except LogHeld:
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path) from None

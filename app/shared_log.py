@@ -6,6 +6,8 @@ import asyncio
 from enum import Enum
 from pathlib import Path
 
+import structlog
+
 from app.config_model import Config
 from app.log_access import SOCKET_NAME, ClosingReader, StoreFigures, checkpoints_in
 from ingest.log.raw_frames import FrameKeeper
@@ -13,6 +15,8 @@ from ingest.log.segment_files import Disk, LogAbsent
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.socket_store import SocketStore
 from ingest.log.spool import Spool
+
+log = structlog.get_logger("picklog.log")
 
 OWNER_WAIT_S = 30.0  # for the owner to make the log that this process reads
 OWNER_LOOK_S = 0.1
@@ -33,12 +37,16 @@ class SharedLog:
         """Wait a while for the owner to make the log. Raises LogAbsent, LogCorrupt."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
+        is_told = False
         while True:
             try:
                 return cls(data, config, SegmentReader.open(data))
-            except LogAbsent:
+            except LogAbsent as problem:
                 if loop.time() > deadline:
                     raise
+                if not is_told:
+                    is_told = True
+                    log.warning("waiting for the log's owner", cause=str(problem), seconds=patience_s)
             await asyncio.sleep(OWNER_LOOK_S)
 
     def open_reader(self) -> ClosingReader:

@@ -20,6 +20,7 @@ from app.config_findings import ConfigError, Finding
 from app.config_model import Config
 from app.config_rules import beyond_loopback
 from app.config_sections import AuthMethod
+from app.doors import make_way
 from app.log_places import checkpoint_folder
 from app.lookups import Lookups
 from app.reloading import NotAdopted
@@ -65,6 +66,7 @@ class StagingAdmin:
         self._runner = web.AppRunner(application, access_log=None)
         await self._runner.setup()
         if self._bind.unix_path is not None:
+            make_way(self._bind.unix_path)
             await web.UnixSite(self._runner, self._bind.unix_path).start()
             return 0
         site = web.TCPSite(self._runner, self._bind.host, self._bind.port)

@@ -130,6 +130,24 @@ async def test_a_configured_unix_socket_is_listened_on() -> None:
         await close(one)
 
 
+async def test_a_configured_unix_socket_is_taken_from_the_dead_and_not_from_the_living() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s"
+        left = socket.socket(socket.AF_UNIX)
+        left.bind(str(path))
+        left.close()  # by a process that was killed
+        one, two = doors_of(), doors_of()
+        await one.open((f"unix:{path}",))
+        with pytest.raises(OSError, match=r"Address already in use: change server\.bind_address"):
+            await two.open((f"unix:{path}",))
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await close(two)
+        await close(one)
+
+
 async def test_requests_in_flight_are_let_end(slow: Slow) -> None:
     one = doors_of(slow=slow)
     await one.open(LOCAL)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from app import shared_log
 from app.config_model import Config
@@ -37,8 +38,10 @@ async def test_a_router_that_starts_first_waits_for_the_owner(
 
 async def test_an_owner_that_never_comes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_log, "OWNER_LOOK_S", 0.001)
-    with pytest.raises(LogAbsent):
+    with pytest.raises(LogAbsent), capture_logs() as said:
         await SharedLog.open(tmp_path, CONFIG, patience_s=0.01)
+    (waiting,) = said
+    assert waiting["event"] == "waiting for the log's owner" and str(tmp_path) in waiting["cause"]
 
 
 @pytest.mark.req("EVS-10")
