@@ -97,6 +97,7 @@ def follow_command(
     from app.cli import addresses_told, loaded_config
     from app.config_load import installed_extras
     from app.followed_log import is_on_kafka
+    from app.kafka_places import own_brokers_told
     from app.serve import follow
 
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -108,7 +109,7 @@ def follow_command(
                 fail(EXIT_USAGE, "the Kafka client is not installed", "pip install 'picklog[kafka]'")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             addresses = addresses or loaded.config.server.bind_address
-        with addresses_told():
+        with addresses_told(), own_brokers_told(loaded):
             raise typer.Exit(follow(data, loaded, False, addresses))
 
 

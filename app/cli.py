@@ -256,6 +256,7 @@ def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: st
     from app.config_storage import LogKind
     from app.data_ceilings import say_overcommitted
     from app.doors import SOCKET_FOLDER, DoorPlan
+    from app.kafka_places import own_brokers_told
     from app.serve import run_role
 
     with refusals_told():
@@ -266,7 +267,7 @@ def _run_role(role: Any, config: Path | None, data: Path, binds: Any, member: st
             say_overcommitted(loaded.config, data)
         addresses = tuple(binds or ()) if binds or member is not None else None
         own_socket = data / SOCKET_FOLDER / f"{member}.sock" if member is not None else None
-        with addresses_told():
+        with addresses_told(), own_brokers_told(loaded):
             doors = DoorPlan(addresses, member is not None, own_socket)
             raise typer.Exit(run_role(role, loaded, data, doors, member))
 

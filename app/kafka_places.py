@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, one_line
 from app.config_findings import ConfigError, ConfigUnreadable
-from app.config_load import installed_extras, load_config
+from app.config_load import LoadedConfig, installed_extras, load_config
 from app.config_model import Config
 from app.config_storage import KafkaSettings, LogKind
 from ingest.log.kafka_settings import (
@@ -61,10 +62,25 @@ def brokers_told(where: Path) -> Iterator[None]:
     except KafkaDenied:
         raise  # they were reached, and it says what to grant
     except KafkaUnreachable as problem:
-        file = str(where).removeprefix(KAFKA_PREFIX)
-        servers = ", ".join(kafka_place(where).servers)
-        remedy = "start the brokers, or correct this key or log.kafka.security"
-        fail(EXIT_UNREACHABLE, f"{problem}: {file}: log.kafka.bootstrap_servers: {servers}", remedy)
+        _tell(problem, str(where).removeprefix(KAFKA_PREFIX), kafka_place(where))
+
+
+@contextmanager
+def own_brokers_told(loaded: LoadedConfig) -> Iterator[None]:
+    """The same for a process, whose configuration may come from the environment alone."""
+    try:
+        yield
+    except KafkaDenied:
+        raise
+    except KafkaUnreachable as problem:
+        file = str(loaded.path) if loaded.path is not None else "the environment"
+        _tell(problem, file, place_of(loaded.config.log.kafka))
+
+
+def _tell(problem: KafkaUnreachable, file: str, place: KafkaPlace) -> NoReturn:
+    remedy = "start the brokers, or correct this key or log.kafka.security"
+    servers = ", ".join(place.servers)
+    fail(EXIT_UNREACHABLE, f"{problem}: {file}: log.kafka.bootstrap_servers: {servers}", remedy)
 
 
 def place_of(settings: KafkaSettings) -> KafkaPlace:

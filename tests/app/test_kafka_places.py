@@ -99,6 +99,19 @@ def test_brokers_that_do_not_answer_are_told_with_the_key_that_named_them(
         assert f"{file}: log.kafka.bootstrap_servers: 127.0.0.1:{port}: start the brokers, or " in line
 
 
+@pytest.mark.parametrize("role", ["ingest", "router", "audit"])
+def test_a_process_tells_brokers_that_are_away_with_the_key_that_named_them(
+    tmp_path: Path, capsys: Captured, role: str
+) -> None:
+    file, port = tmp_path / "site.yaml", free_port()
+    kafka = f"{{bootstrap_servers: ['127.0.0.1:{port}'], replication_factor: 1}}"
+    file.write_text(f"{{server: {{bind_address: '127.0.0.1:0'}}, log: {{kind: kafka, kafka: {kafka}}}}}")
+    assert run([role, "-c", str(file), "--data", str(tmp_path / "data")]) == EXIT_UNREACHABLE
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("picklog: Kafka cannot be reached or does not answer (KafkaConnectionError)")
+    assert f"{file}: log.kafka.bootstrap_servers: 127.0.0.1:{port}: start the brokers, or " in line
+
+
 def test_rights_that_are_missing_are_not_told_as_brokers_that_are_away() -> None:
     with pytest.raises(KafkaDenied), brokers_told(Path("kafka:site.yaml")):
         raise KafkaDenied("grant it")
