@@ -223,6 +223,15 @@ LOG = Board(
             note="All must stay 0.",
         ),
         Panel(
+            "Waiting in the owner's spool",
+            (
+                Query(f"picklog_spool_bytes{{{CHOSEN}}}", "{{instance}} {{process}}"),
+                Query(f"picklog_spool_records{{{CHOSEN}}}", "facts {{instance}} {{process}}"),
+            ),
+            "short",
+            note="On Kafka, while the brokers take less than there is to say.",
+        ),
+        Panel(
             "Log on disk",
             (
                 Query(f"picklog_log_bytes{{{CHOSEN}}}", "{{instance}} {{process}}"),

@@ -72,7 +72,8 @@ async def everything() -> Exported:
     observer.source = process
     process.script.worker(7)
     process.script.say(SampleReceived(NS, 77, 1, 1, 1, 7, 0, 1, 2, 3, 0))
-    process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7), ("sample", 0)), 8)
+    shed = (("raw", 7), ("sample", 0))
+    process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, shed, 8, spool_bytes=9, spool_records=10)
     process.checkpointed_at = 0
     FollowerMetrics(observer.registry)
     _, _, state, _ = standing()
