@@ -87,9 +87,9 @@ def what_next(router: str, picklog: str, data: str, model: str, victim: Mapping[
     return f"""
 try next, in another terminal:
   a chat; the answer's headers name the workers
-    curl -si {router}/v1/chat/completions -H 'x-backend: show' \\
+    curl -si {router}/v1/chat/completions -H 'x-backend: 1' \\
       -H 'content-type: application/json' -d '{body}'
-  kill {victim["name"]} and see it leave the fleet within ten seconds
+  kill {victim["name"]} and see it leave the fleet within ten seconds; until then one chat may get a 502
     kill -9 {victim["pid"]}; sleep 10; curl -s {router}/admin/dynamo/workers
   why a chat went where it went: every candidate, every cost
     {picklog} replay explain demo-chat-1 --log {data}
