@@ -113,7 +113,8 @@ def test_requests_under_way_hold_their_text_and_not_their_parsed_bodies(peers: H
         for client in clients:
             client.sendall(request(body, b"connection: close"))
         until(lambda: len(peers.frontend.bodies) == len(clients), "all of them under way")
-        assert peers.resident_mib() - before < 90
+        # texts, one parsed body, and what the allocator keeps of those before it; six of them would be 220
+        assert peers.resident_mib() - before < 150
     finally:
         release.set()
         for client in clients:
