@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from app.audit_database import upgrade, writing_engine
 from app.audit_query import ask
+from app.audit_writer import AuditWriter
 from app.sql_queries import REPORTS, Report, sql_of
 from tests.app.audit_site import eventful, sqlite_url, write
+from tests.app.stream_site import LOG, Story
 from tests.replay.recorded_log import RecordedLog
 
 
@@ -45,6 +48,23 @@ async def test_which_workers_existed_then_is_one_question(tmp_path: Path) -> Non
     assert await workers(3) == [("1", "aggregated")]
     assert await workers(8) == [("1", "aggregated"), ("2", "aggregated"), ("3", "aggregated")]
     assert await workers(world.log.end_offset()) == [("2", "aggregated")]
+
+
+async def test_what_ranks_held_is_summed_over_prefix_aware_picks_alone(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    story = Story(7)
+    engine = writing_engine(url)
+    await upgrade(engine)
+    await AuditWriter(engine, LOG).write(story.rows)
+    await engine.dispose()
+    aware = [row for row in story.rows.candidates if row[-1] is not None]
+    assert 0 < len(aware) < len(story.rows.candidates)
+    answer = await ask(url, sql_of(REPORTS["prefixes"]))
+    found = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    assert sum(row["candidates"] for row in found) == len(aware)
+    assert sum(row["host_blocks"] for row in found) == 2 * len(aware)
+    assert sum(row["device_blocks"] for row in found) == 2 * len(aware), "three held, one of them predicted"
+    assert {row["mean_credit"] for row in found} == {4.5}
 
 
 async def test_stretches_of_silence_are_told_apart(tmp_path: Path) -> None:
