@@ -61,6 +61,23 @@ SAID_EVERY_S = 30.0
 BUFFER_MESSAGES = 4_096  # read ahead, of all partitions
 
 
+class Reminder:
+    """Says a cause when it changed, and again every SAID_EVERY_S while it stays."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._cause: str | None = None
+        self._said_at = 0.0
+
+    def is_due(self, cause: str) -> bool:
+        """Whether it is to be said now; then it counts as said."""
+        now = self._now()
+        if cause == self._cause and now - self._said_at < SAID_EVERY_S:
+            return False
+        self._cause, self._said_at = cause, now
+        return True
+
+
 class Seldom(logging.Filter):
     """Lets one line of a library through in SAID_EVERY_S: it tells each of its retries, many a second."""
 
@@ -257,13 +274,16 @@ async def _work(place: KafkaPlace, rollups: str, sink: SinkSettings, settings: S
     with tempfile.TemporaryDirectory(prefix="picklog-stream-") as folder:
         with kafka_told():
             process = StreamProcess(place, rollups, sink, settings, Path(folder))
+        reminder = Reminder()
         try:
             while not stopped.is_set():
                 try:
                     await process.prepare()
                     break
                 except AuditAway as problem:
-                    log.error("the stream worker cannot begin", cause=str(problem), again_s=PREPARE_PAUSE_S)
+                    cause = str(problem)
+                    if reminder.is_due(cause):
+                        log.error("the stream worker cannot begin", cause=cause, again_s=PREPARE_PAUSE_S)
                     await asyncio.wait([asyncio.create_task(stopped.wait())], timeout=PREPARE_PAUSE_S)
             if not stopped.is_set():
                 await process.run(stopped)

@@ -11,7 +11,7 @@ import pytest
 from app.config_findings import ConfigError
 from app.config_load import check_data
 from app.config_storage import StreamSettings
-from app.stream import SAID_EVERY_S, Seldom, credentials, faust_app
+from app.stream import SAID_EVERY_S, Reminder, Seldom, credentials, faust_app
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
 from tests.live.certificates import Authority
 
@@ -92,3 +92,15 @@ def test_of_the_client_library_one_line_is_let_through_now_and_then() -> None:
         False,
         True,
     ]
+
+
+def test_what_keeps_a_worker_from_beginning_is_said_when_it_changes_and_seldom_else() -> None:
+    now = [0.0]
+    reminder = Reminder(lambda: now[0])
+    said = []
+    for cause in ("no database", "no database", "old schema", "old schema", "no database"):
+        now[0] += 2.0
+        said.append(reminder.is_due(cause))
+    assert said == [True, False, True, False, True]
+    now[0] += SAID_EVERY_S
+    assert reminder.is_due("no database") and not reminder.is_due("no database")
