@@ -9,6 +9,7 @@ was set back, a time may stand twice, and the later place is found.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from projections.events.ports import LogReader
 READ_BYTES = 1 << 18
 MARK_CHARACTERS_MAX = 64
 _LOOK_BACK_RECORDS = 65_536  # a second or two of a busy log
+_READS_AHEAD = 16  # that a later time is worth before it is searched: a search reads about as often
+_RUN_MAX = 4_096
 _OFFSET = re.compile(r"(?:([0-9]{1,3}):)?([0-9]{1,19})")
 _RELATIVE = re.compile(r"-((?:[0-9]{1,9}(?:d|h|m|s|ms|us))+)")
 _PART = re.compile(r"([0-9]+)(d|h|ms|m|us|s)")
@@ -80,6 +83,8 @@ class Marks:
         self._end = reader.end_offset()
         self._begin: int = getattr(reader, "window_start", self._first)  # of a capture: behind its lead-in
         self._skew_of_second: dict[int, int] = {}
+        self._run: list[BothTimes] = []  # with none of the log between them, by ascending time
+        self._run_end = self._first
 
     def offset(self, text: str) -> int:
         """The offset that a mark names: of the first record at or after it.
@@ -123,13 +128,18 @@ class Marks:
         return self._search(at_us, by_wall=False)
 
     def time_text(self, at_us: int) -> str:
-        """A log time as people read it: as the wall clock stood then, RFC 3339 in UTC."""
+        """A log time as people read it: as the wall clock stood then, RFC 3339 in UTC.
+
+        Quick for times in ascending order, as tables have them: the log is read on, not searched.
+        """
         second = at_us // SECOND_US
         skew = self._skew_of_second.get(second)
         if skew is None:
             if len(self._skew_of_second) > 4_096:
                 self._skew_of_second.clear()
-            skew = self._skew_of_second[second] = self.skew_at(self.offset_of_time(at_us))
+            told = self._told_since(at_us)
+            skew = told.wall_us - told.time if told else self.skew_at(self.offset_of_time(at_us))
+            self._skew_of_second[second] = skew
         return time_text(at_us + skew)
 
     def skew_at(self, offset: int) -> int:
@@ -163,6 +173,17 @@ class Marks:
 
     def _search(self, target: int, by_wall: bool) -> int:
         """Bisect offsets by the records that tell times, then walk the last stretch."""
+        low = self._told_before(target, by_wall)
+        told = self._told_from(low, self._end)
+        skew = told.wall_us - told.time if by_wall and told is not None else 0
+        for offset, data in self._records(low):
+            stamp = owner_stamp(data)
+            if stamp is not None and stamp + skew >= target:
+                return offset
+        return self._end
+
+    def _told_before(self, target: int, by_wall: bool) -> int:
+        """Offset of the last record that tells an earlier time, the log's first where none does."""
         low, high = self._first, self._end
         while high - low > 1:
             middle = (low + high) // 2
@@ -173,13 +194,39 @@ class Marks:
                 low = told.offset
             else:
                 high = middle
-        told = self._told_from(low, self._end)
-        skew = told.wall_us - told.time if by_wall and told is not None else 0
-        for offset, data in self._records(low):
-            stamp = owner_stamp(data)
-            if stamp is not None and stamp + skew >= target:
-                return offset
-        return self._end
+        return low
+
+    def _told_since(self, at_us: int) -> BothTimes | None:
+        """The first record that tells both times at or after a log time; None behind the last one."""
+        run = self._run
+        is_behind_first = bool(run) and run[0].time < at_us
+        if is_behind_first:
+            self._read_run(at_us, _READS_AHEAD)
+        if not is_behind_first or (run[-1].time < at_us and self._run_end < self._end):
+            run.clear()
+            self._run_end = self._told_before(at_us, by_wall=False)
+            self._read_run(at_us, None)
+        place = bisect_left(run, at_us, key=_time_of)
+        return run[place] if place < len(run) else None
+
+    def _read_run(self, at_us: int, reads_max: int | None) -> None:
+        """Read on until a record tells this time or a later one; to the log's end where there is none."""
+        run, reads = self._run, 0
+        while not run or run[-1].time < at_us:
+            if self._run_end >= self._end or reads == reads_max:
+                return
+            reads += 1
+            batches = self._reader.read(max(self._run_end, self._first), READ_BYTES)
+            if not batches:
+                self._run_end = self._end
+            for batch in batches:
+                for offset, data in enumerate(batch.records, batch.first_offset):
+                    told = _both_told(offset, data) if offset < self._end else None
+                    if told is not None and (not run or told.time > run[-1].time):
+                        run.append(told)
+                self._run_end = batch.first_offset + len(batch.records)
+            if len(run) > _RUN_MAX:
+                del run[: -_RUN_MAX // 2]
 
     def _told_near(self, offset: int) -> BothTimes | None:
         return self._told_from(offset, self._end) or self._told_from(
@@ -191,10 +238,9 @@ class Marks:
         for offset, data in self._records(start):
             if offset >= stop:
                 return None
-            if peek_kind(data) in (Kind.LANE_OPENED, Kind.CLOCK_TICKED):
-                told = told_by(offset, data)
-                if told is not None:
-                    return told
+            told = _both_told(offset, data)
+            if told is not None:
+                return told
         return None
 
     def _records(self, start: int) -> Iterator[tuple[int, bytes]]:
@@ -217,3 +263,12 @@ def told_by(offset: int, data: bytes) -> BothTimes | None:
     if isinstance(record.fact, LaneOpened | ClockTicked):
         return BothTimes(offset, record.time, record.fact.wall_us)
     return None
+
+
+def _both_told(offset: int, data: bytes) -> BothTimes | None:
+    """As `told_by`, at little cost for the records that do not."""
+    return told_by(offset, data) if peek_kind(data) in (Kind.LANE_OPENED, Kind.CLOCK_TICKED) else None
+
+
+def _time_of(told: BothTimes) -> int:
+    return told.time

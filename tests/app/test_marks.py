@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from app.marks import MarkRefused, Marks, time_text, wall_of_text
 from projections.bounds import SECOND_US
-from projections.events.ports import MemoryLog
+from projections.events.ports import MemoryLog, RecordBatch
 from tests.app.timed_log import LOG, PER_SECOND, WALL, offset_of_second, write_seconds
 
 SECONDS = 300
@@ -83,6 +83,28 @@ def test_what_is_no_mark_is_refused_with_what_is_one(marks: Marks, text: str) ->
 
 def test_log_times_are_shown_as_the_wall_clock_stood(marks: Marks) -> None:
     assert marks.time_text(LOG + 30 * SECOND_US) == "2026-09-21T14:13:50.000000Z"
+
+
+class CountingLog(MemoryLog):
+    """How often it was read."""
+
+    reads = 0
+
+    def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
+        self.reads += 1
+        return super().read(start, bytes_max)
+
+
+@pytest.mark.parametrize("order", [1, -1, 7])
+def test_a_table_of_log_times_reads_the_log_on(order: int) -> None:
+    log = CountingLog()
+    write_seconds(log, SECONDS)
+    marks = Marks(log)
+    seconds = range(SECONDS + 5)[::order]
+    told = [marks.time_text(LOG + second * SECOND_US) for second in seconds]
+    assert told == [time_text(WALL + second * SECOND_US) for second in seconds]
+    if order > 0:
+        assert log.reads < 100, "a few searches, and the log once"
 
 
 def test_the_oldest_and_newest_stamps_are_found(marks: Marks) -> None:
