@@ -153,7 +153,7 @@ class Tail:
         self._judged_lag_us = 0  # of the same ping, without an outage
         self._caught_up = False
         self._notes: deque[TickNote] = deque(maxlen=NOTES_KEPT_MAX)
-        self._agreed_offset = fold.mark.offset
+        self._agreed_offset = fold.mark.offset - 1  # the checkpoint it begins with was compared by nobody
         self._scanned = fold.mark.offset
 
     # -- what the shell feeds --------------------------------------------------------

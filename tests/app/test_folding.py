@@ -14,7 +14,9 @@ from app.checkpoint_store import CheckpointFolder
 from app.folding import Folding
 from app.tail import Restart, Seen, Tail
 from projections.checkpoint import checkpoint_records
-from projections.events.control import CheckpointDue, ConfigAdopted, Pinged, RecordCondemned
+from projections.events.codec import peek_kind
+from projections.events.control import CheckpointDue, ClockTicked, ConfigAdopted, Pinged, RecordCondemned
+from projections.events.kinds import Kind
 from projections.events.ports import OffsetGone
 from projections.fold import Fold
 from projections.notices import Notice
@@ -266,3 +268,37 @@ async def test_what_is_begun_anew_has_no_hole_where_older_checkpoints_are_gone(
     for offset, data in records_of(world.log, due + 1):
         fold.apply(offset, data, [])
     assert process.folding.tail.fold.digests() == fold.digests()
+
+
+@pytest.mark.req("EVS-11", "EVS-13")
+async def test_a_checkpoint_of_another_state_is_left_for_an_older_one(
+    world: RecordedLog, tmp_path: Path
+) -> None:
+    true, false = Fold(), Fold()
+    world.say(CheckpointDue("time"))
+    log_id, records = world.log.log_id, [*records_of(world.log, 0)]
+    sample = next(offset for offset, data in reversed(records) if peek_kind(data) == Kind.SAMPLE_RECEIVED)
+    for offset, data in records:
+        true.apply(offset, data, [])
+        if offset != sample:
+            false.apply(offset, data, [])
+    mark = true.mark
+    CheckpointFolder(tmp_path).write(
+        log_id, mark.offset, mark.check, mark.time, checkpoint_records(false, log_id)
+    )
+    process = Process(world, tmp_path)
+    assert process.folding.start.checkpoint is not None
+
+    noted: ClockTicked = ClockTicked(0, -1, (), 0, 0)
+    for _ in range(2):
+        at = world.say(noted)
+        true.apply(at, dict(records_of(world.log, at))[at], [])
+        noted = ClockTicked(0, at, true.digests(), *true.state.status.closed_tick)
+    async with process.running(), asyncio.timeout(20):
+        while not process.replaced:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await process.caught_up()
+    assert process.given_up == ["disagreed"]
+    for offset, data in records_of(world.log, true.mark.offset + 1):
+        true.apply(offset, data, [])
+    assert process.folding.tail.fold.digests() == true.digests()

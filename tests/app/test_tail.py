@@ -229,6 +229,19 @@ def test_a_reader_that_disagrees_stops_and_says_where() -> None:
     assert lane.tail.is_suspect()
 
 
+@pytest.mark.req("EVS-11")
+def test_a_reader_that_never_agreed_does_not_begin_with_the_same_checkpoint_again() -> None:
+    lane = Lane()
+    due = lane.say(CheckpointDue("time"))
+    fold = Fold()
+    for batch in lane.log.read(0, 1 << 20):
+        for offset, data in enumerate(batch.records, batch.first_offset):
+            fold.apply(offset, data, [])
+    lane.tail = Tail(fold, ME, 0)
+    found = [e for e in ticking(lane, lie=True) if isinstance(e, Restart)]
+    assert [(e.reason, e.before) for e in found] == [("disagreed", due - 1)]
+
+
 @pytest.mark.field("B-136")
 def test_a_missing_record_between_ticks_is_a_disagreement() -> None:
     lane = Lane()
