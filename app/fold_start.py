@@ -7,6 +7,7 @@ was cut since, is passed over with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 from projections.checkpoint import CheckpointRefused, fold_from_checkpoint
@@ -36,12 +37,18 @@ def start_fold(
     *,
     before: int | None = None,
     condemned: frozenset[int] = frozenset(),
+    distrusted: Container[str] = (),
 ) -> FoldStart:
-    """Begin a fold. before: the newest offset that the checkpoint may stand for."""
+    """Begin a fold. before: the newest offset that the checkpoint may stand for.
+
+    distrusted: names of checkpoints that told another state than the owner's.
+    """
     passed: list[tuple[str, str]] = []
     for info in reversed(checkpoints.list() if checkpoints is not None else ()):
         assert checkpoints is not None
         reason = unfit(reader, info, before)
+        if info.name in distrusted:
+            reason = "its state was not the owner's: remove the file"
         if reason is None:
             try:
                 fold = fold_from_checkpoint(checkpoints.read(info), condemned=condemned)

@@ -9,6 +9,7 @@ overlay. Only then everybody is handed the new one, in one step.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -19,6 +20,10 @@ from app.log_tail import GATHER_S, LogTail, monotonic_us
 from app.tail import Restart, Seen, StopReason, Tail
 from projections.events.ports import CheckpointStore, LogReader, OffsetGone, RecordBatch
 from projections.notices import Notice
+
+LOOK_AGAIN_S = 1.0  # until a checkpoint is looked for again; doubles
+LOOK_AGAIN_S_MAX = 30.0
+DISTRUSTED_MAX = 256  # names remembered; a folder keeps fewer checkpoints
 
 log = structlog.get_logger("picklog")
 
@@ -75,7 +80,8 @@ class Folding:
         self._before_start = before_start
         self._on_batches = on_batches
         self._gather_s = gather_s
-        self.start = start_fold(reader, checkpoints)
+        self._distrusted: dict[str, None] = {}  # checkpoints that nobody agreed with
+        self.start = self._begun = start_fold(reader, checkpoints)
         say_start(self.start, reader.end_offset())
         self.tail = self.newest = self._tail_of(self.start, frozenset())
         self._shell = self._shell_of(self.tail, reader.end_offset())
@@ -101,19 +107,49 @@ class Folding:
                 digests=dict(given_up.fold.digests()),
             )
             self._listener.fold_given_up(again.reason)
-            if self._before_start is not None:
-                await self._before_start()
-            start = start_fold(
-                self._reader, self._checkpoints, before=again.before, condemned=again.condemned
-            )
-            if start.incomplete:  # a newer checkpoint is another process's word, and better than a hole
-                start = start_fold(self._reader, self._checkpoints, condemned=again.condemned)
-            if gone is not None and start.incomplete:
-                raise gone
+            self._distrust(again)
+            start = await self._start_again(again, gone)
+            self._begun = start
             say_start(start, self._reader.end_offset())
             self.newest = self._tail_of(start, again.condemned)
             told = max(self.tail.fold.mark.offset, given_up.fold.mark.offset)
             self._shell = self._shell_of(self.newest, told + 1)
+
+    def _distrust(self, again: Restart) -> None:
+        """A fold that never agreed began with a wrong state: none begins with that one again."""
+        begun = self._begun
+        never_agreed = again.before is not None and again.before < begun.next_offset - 1
+        if again.reason == "disagreed" and never_agreed and begun.checkpoint is not None:
+            self._distrusted[begun.checkpoint.name] = None
+            while len(self._distrusted) > DISTRUSTED_MAX:
+                del self._distrusted[next(iter(self._distrusted))]
+
+    async def _start_again(self, again: Restart, gone: OffsetGone | None) -> FoldStart:
+        """Where the next fold begins. Waits for a checkpoint where all that are left are distrusted."""
+        pause_s = LOOK_AGAIN_S
+        while True:
+            if self._before_start is not None:
+                await self._before_start()
+            start = self._start(again.before, again.condemned)
+            if start.incomplete:  # a newer checkpoint is another process's word, and better than a hole
+                start = self._start(None, again.condemned)
+            if not start.incomplete or not self._distrusted:
+                break
+            log.error("no checkpoint is left to begin with", distrusted=[*self._distrusted], again_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(LOOK_AGAIN_S_MAX, 2 * pause_s)
+        if gone is not None and start.incomplete:
+            raise gone
+        return start
+
+    def _start(self, before: int | None, condemned: frozenset[int]) -> FoldStart:
+        return start_fold(
+            self._reader,
+            self._checkpoints,
+            before=before,
+            condemned=condemned,
+            distrusted=self._distrusted,
+        )
 
     def tick(self) -> None:
         """Call at least twice a second."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from app import folding
 from app.checkpoint_store import CheckpointFolder
 from app.folding import Folding
 from app.tail import Restart, Seen, Tail
@@ -270,35 +271,73 @@ async def test_what_is_begun_anew_has_no_hole_where_older_checkpoints_are_gone(
     assert process.folding.tail.fold.digests() == fold.digests()
 
 
-@pytest.mark.req("EVS-11", "EVS-13")
-async def test_a_checkpoint_of_another_state_is_left_for_an_older_one(
-    world: RecordedLog, tmp_path: Path
-) -> None:
+def checkpoint_of(fold: Fold, world: RecordedLog, folder: Path) -> None:
+    mark, log_id = fold.mark, world.log.log_id
+    state = checkpoint_records(fold, log_id)
+    CheckpointFolder(folder).write(log_id, mark.offset, mark.check, mark.time, state)
+
+
+def write_false_checkpoint(world: RecordedLog, folder: Path) -> Fold:
+    """One that lacks a sample, two ticks of the owner behind it, and the fold of the owner."""
     true, false = Fold(), Fold()
     world.say(CheckpointDue("time"))
-    log_id, records = world.log.log_id, [*records_of(world.log, 0)]
+    records = [*records_of(world.log, 0)]
     sample = next(offset for offset, data in reversed(records) if peek_kind(data) == Kind.SAMPLE_RECEIVED)
     for offset, data in records:
         true.apply(offset, data, [])
         if offset != sample:
             false.apply(offset, data, [])
-    mark = true.mark
-    CheckpointFolder(tmp_path).write(
-        log_id, mark.offset, mark.check, mark.time, checkpoint_records(false, log_id)
-    )
-    process = Process(world, tmp_path)
-    assert process.folding.start.checkpoint is not None
-
+    checkpoint_of(false, world, folder)
     noted: ClockTicked = ClockTicked(0, -1, (), 0, 0)
     for _ in range(2):
         at = world.say(noted)
         true.apply(at, dict(records_of(world.log, at))[at], [])
         noted = ClockTicked(0, at, true.digests(), *true.state.status.closed_tick)
+    return true
+
+
+async def stands_as(process: Process, true: Fold) -> None:
+    """The fold that stands becomes the owner's."""
     async with process.running(), asyncio.timeout(20):
         while not process.replaced:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await process.caught_up()
-    assert process.given_up == ["disagreed"]
-    for offset, data in records_of(world.log, true.mark.offset + 1):
+    for offset, data in records_of(process.world.log, true.mark.offset + 1):
         true.apply(offset, data, [])
     assert process.folding.tail.fold.digests() == true.digests()
+
+
+@pytest.mark.req("EVS-11", "EVS-13")
+async def test_a_checkpoint_of_another_state_is_left_for_an_older_one(
+    world: RecordedLog, tmp_path: Path
+) -> None:
+    true = write_false_checkpoint(world, tmp_path)
+    process = Process(world, tmp_path)
+    assert process.folding.start.checkpoint is not None
+    await stands_as(process, true)
+    assert process.given_up == ["disagreed"]
+
+
+@pytest.mark.req("EVS-11", "EVS-13")
+async def test_a_checkpoint_of_another_state_that_is_the_only_one_is_not_begun_with_again(
+    world: RecordedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "LOOK_AGAIN_S", 0.001)
+    true = write_false_checkpoint(world, tmp_path)
+    process = Process(world, tmp_path)
+    begun = process.folding.start.checkpoint
+    assert begun is not None
+    world.log.forget(begun.offset + 1)
+    looks = 0
+
+    async def fetch() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 4:  # somebody has a good one at last
+            checkpoint_of(true, world, tmp_path)
+            world.sample(1, 9)
+
+    process.folding = Folding(world.log, process.checkpoints, ME, WATCHED, process, before_start=fetch)
+    await stands_as(process, true)
+    assert looks == 4
+    assert process.given_up == ["disagreed"]
