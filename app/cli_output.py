@@ -32,6 +32,13 @@ LogOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 FromOption = Annotated[str, typer.Option("--from", metavar="M", help="First mark.")]
 ToOption = Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop before.")]
+FollowedFromOption = Annotated[
+    str | None,
+    typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow: end)."),
+]
+FollowedToOption = Annotated[
+    str | None, typer.Option("--to", metavar="M", help="Mark to stop before (default: end).")
+]
 
 
 def range_of(marks: Marks, start: str, stop: str) -> tuple[int, int]:

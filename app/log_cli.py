@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 import typer
 
 from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, refusals_told
-from app.cli_output import ProgressBar, print_json, range_of
+from app.cli_output import FollowedFromOption, FollowedToOption, ProgressBar, print_json, range_of
 from app.config_model import Config
 from app.following import Following, FollowOption, end_if_unread
 from app.kafka_places import is_kafka
@@ -69,13 +69,8 @@ def stat_command(log: LogOption = None, as_json: JsonOption = False) -> None:
 @log_app.command("cat")
 def cat_command(
     log: LogOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow end)."),
-    ] = None,
-    stop: Annotated[
-        str | None, typer.Option("--to", metavar="M", help="Mark to stop before (default: end).")
-    ] = None,
+    start: FollowedFromOption = None,
+    stop: FollowedToOption = None,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="K", help="Only records of this kind.")
     ] = None,

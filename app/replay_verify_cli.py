@@ -28,6 +28,8 @@ from app.cli_errors import (
     say_error,
 )
 from app.cli_output import (
+    FollowedFromOption,
+    FollowedToOption,
     JsonOption,
     LogOption,
     ProgressBar,
@@ -59,13 +61,8 @@ ProcessesOption = Annotated[
 
 def verify_command(
     log: LogOption = None,
-    start: Annotated[
-        str | None,
-        typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow: end)."),
-    ] = None,
-    stop: Annotated[
-        str | None, typer.Option("--to", metavar="M", help="Mark to stop before (default: end).")
-    ] = None,
+    start: FollowedFromOption = None,
+    stop: FollowedToOption = None,
     processes: ProcessesOption = None,
     follow: FollowOption = False,
     lasts: Annotated[

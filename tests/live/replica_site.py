@@ -79,6 +79,11 @@ class ReplicaSite:
             self.make(f"replica-{number}", "router").start(ready=False)
         self.wait_ready()
 
+    def start_follower(self) -> None:
+        """A follower of the topic, ready."""
+        audit = self.make("audit", "audit").start(ready=False)
+        until(lambda: audit.get("/ready")[0] == 200, lambda: told(audit))
+
     @property
     def replicas(self) -> list[RouterProcess]:
         """Those that pick."""

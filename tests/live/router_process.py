@@ -252,6 +252,14 @@ class RouterProcess:
         assert status == 200
         return dict(_series(body.decode()))
 
+    def connected(self) -> int:
+        """Subscriptions to load and block events that stand; 0 while it does not answer."""
+        wanted = ("continuum_dynamo_load_subscriptions", "continuum_dynamo_kv_subscriptions")
+        found = self.metrics() if self.get("/health")[0] == 200 else {}
+        return int(
+            sum(n for name, n in found.items() if name.startswith(wanted) and 'state="connected"' in name)
+        )
+
     # what it leaves behind
 
     def log_lines(self, *words: str) -> list[str]:

@@ -64,8 +64,7 @@ def site(
         made.environments |= dict.fromkeys(("ingest", "standby", "replica-2"), clock.environment)
         try:
             made.start(2)
-            audit = made.make("audit", "audit").start(ready=False)
-            until(lambda: audit.get("/ready")[0] == 200, lambda: told(audit))
+            made.start_follower()
             yield made
         finally:
             made.close()

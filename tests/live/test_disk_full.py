@@ -17,19 +17,16 @@ from ingest.log.appender import SHED_AT_BYTES
 from ingest.log.segment_reader import SegmentReader
 from ingest.log.spool import CHUNK_BYTES
 from projections.bounds import SECOND_US
-from projections.events.codec import decode_record
 from projections.events.control import ClockTicked, LaneOpened
 from projections.events.picks import PickMade
 from projections.events.signals import KvBatchReceived, SampleReceived
-from projections.fold import Fold
-from replay.engine import records_of
 from tests.live.hostile_peers import MODEL, Hostile
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.live.router_process import RouterProcess, Traffic, picklog, until
 from tests.live.small_disk import SmallDisk
-from tests.live.test_kafka_takeover import connected
 from tests.live.test_spool import WORKERS, Site, Talker
+from tests.live.whole_log import facts_of
 
 pytestmark = pytest.mark.timeout(300)
 MIB = 1 << 20
@@ -99,20 +96,13 @@ def asked(facts: list[Any]) -> set[str]:
     return {fact.question.request_id for fact in facts if isinstance(fact, PickMade)}
 
 
-def facts_of(owner: RouterProcess) -> list[Any]:
-    """The whole log in its segments; every digest in a tick is that of the record that it names."""
-    fold, noted, facts = Fold(), dict[int, Any](), []
+def facts_in(owner: RouterProcess) -> list[Any]:
+    """The whole log in its segments, see `facts_of`."""
     reader = SegmentReader.open(owner.data)
     try:
-        for offset, data in records_of(reader, 0):
-            fact = fold.apply(offset, data, [])
-            facts.append(decode_record(offset, data).fact)
-            if isinstance(fact, ClockTicked):
-                noted[offset] = fold.digests()
-                assert noted.get(fact.noted_offset, fact.digests) == fact.digests
+        return facts_of(reader)
     finally:
         reader.close()
-    return facts
 
 
 def refused(traffic: Traffic) -> list[Any]:
@@ -149,7 +139,7 @@ def assert_full_and_emptied(site: Site, disk: SmallDisk, kafka: KafkaBroker, fol
     owner = site.ingest
     talkers = [Talker(site.store, number, BLOCKS) for number in WORKERS]
     owner.start(ready=False)
-    until(site.is_listening, owner.log_tail)
+    until(lambda: owner.connected() == 2 * len(WORKERS), owner.log_tail)
     site.router.start()
     follower.start(ready=False)
     until(lambda: follower.get("/ready")[0] == 200, follower.log_tail)
@@ -205,7 +195,7 @@ def test_segments_on_a_full_disk_take_picks_from_the_reserve_and_all_once_there_
     try:
         talkers = [Talker(peers.store, number) for number in WORKERS]
         router.start()
-        until(lambda: connected(router) == 2 * len(WORKERS), router.log_tail)
+        until(lambda: router.connected() == 2 * len(WORKERS), router.log_tail)
         with talkers[0], talkers[1]:
             assert router.metrics()[PLENTY]
             with traffic.running(threads=2, pause_s=0.02):
@@ -221,15 +211,15 @@ def test_segments_on_a_full_disk_take_picks_from_the_reserve_and_all_once_there_
             for talker in talkers:
                 talker.fall_silent()
             until(
-                lambda: is_all_told(facts_of(router), talkers, router),
-                lambda: untold(facts_of(router), talkers, router),
+                lambda: is_all_told(facts_in(router), talkers, router),
+                lambda: untold(facts_in(router), talkers, router),
                 pause_s=1.0,
             )
         assert router.log_lines("the log took nothing of a batch")
         assert router.pid == pid and refused(traffic) == []
         assert set(shed(router)) <= {"sample", "kv"}, "nothing critical"
         found = router.verify()
-        assert asked(facts_of(router)) >= {sent.identifier for sent in traffic.finished()}
+        assert asked(facts_in(router)) >= {sent.identifier for sent in traffic.finished()}
         assert found["picks"] == len(router.records("PickMade")) and not router.records("PicksLost")
         assert picklog("log", "verify", "--log", str(router.data)).returncode == 0
         picks = {one["fields"]["pick_id"] for one in router.records("PickMade")}

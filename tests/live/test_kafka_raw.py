@@ -29,7 +29,7 @@ from tests.live.hostile_peers import MODEL
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.live.router_process import picklog, until
-from tests.live.test_spool import WORKERS, Site, Talker, missing
+from tests.live.test_spool import Site, missing
 
 pytestmark = [pytest.mark.live("kafka"), pytest.mark.timeout(240)]
 LOG = bytes(range(16))
@@ -105,10 +105,7 @@ def described(place: KafkaPlace) -> TopicFacts:
 def test_frames_of_a_fleet_are_on_the_topic_and_say_the_same_as_on_segments(
     site: RawSite, tmp_path: Path
 ) -> None:
-    talkers = [Talker(site.store, number) for number in WORKERS]
-    site.ingest.start(ready=False)
-    until(site.is_listening, site.ingest.log_tail)
-    site.router.start()
+    talkers = site.begin()
     with talkers[0], talkers[1]:
         assert [site.router.chat(f"chat-{n}", MODEL).status for n in range(5)] == [200] * 5
     until(lambda: missing(site, talkers) == [], lambda: str(missing(site, talkers)))
@@ -147,10 +144,7 @@ def test_frames_of_a_fleet_are_on_the_topic_and_say_the_same_as_on_segments(
 def test_brokers_that_are_away_cost_frames_that_are_counted_and_nothing_of_the_log(
     site: RawSite, kafka: KafkaBroker
 ) -> None:
-    talkers = [Talker(site.store, number) for number in WORKERS]
-    site.ingest.start(ready=False)
-    until(site.is_listening, site.ingest.log_tail)
-    site.router.start()
+    talkers = site.begin()
     with talkers[0], talkers[1]:
         assert site.router.chat("before", MODEL).status == 200
         kafka.kill()

@@ -70,7 +70,8 @@ class Site:
         """An ingest process that waits and has connected to the fleet."""
         made = self.process(name, "ingest")
         until(lambda: made.log_lines("standing by"), made.log_tail)
-        until(lambda: connected(made) and connected(made) == connected(self.running["first"]), made.log_tail)
+        first = self.running["first"]
+        until(lambda: 0 < made.connected() == first.connected(), made.log_tail)
         return made
 
     def router(self) -> RouterProcess:
@@ -123,13 +124,6 @@ class Site:
     def close(self) -> None:
         for process in self.running.values():
             process.close()
-
-
-def connected(process: RouterProcess) -> int:
-    """Subscriptions of a process that stand."""
-    wanted = ("continuum_dynamo_load_subscriptions", "continuum_dynamo_kv_subscriptions")
-    found = process.metrics() if process.get("/health")[0] == 200 else {}
-    return int(sum(n for name, n in found.items() if name.startswith(wanted) and 'state="connected"' in name))
 
 
 @pytest.fixture

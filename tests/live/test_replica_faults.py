@@ -61,8 +61,7 @@ def site(
         made.servers["replica-2"] = [f"127.0.0.1:{detour.port}"]
         try:
             made.start(2)
-            audit = made.make("audit", "audit").start(ready=False)
-            until(lambda: audit.get("/ready")[0] == 200, lambda: told(audit))
+            made.start_follower()
             yield made
         finally:
             made.close()

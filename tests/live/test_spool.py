@@ -19,17 +19,15 @@ import zmq
 from deploy.demo.addresses import free_port
 from ingest.log.kafka_reader import KafkaReader
 from ingest.wire.publisher_frames import Sample, encode_sample_message
-from projections.events.codec import decode_record
-from projections.events.control import ClockTicked, LaneOpened
+from projections.events.control import LaneOpened
 from projections.events.picks import PickMade
 from projections.events.signals import KV_EVENT_HEAD, KvBatchReceived, SampleReceived
-from projections.fold import Fold
-from replay.engine import records_of
 from tests.ingest.wire.kv_messages import event, message, removed, stored
 from tests.live.hostile_peers import MODEL, Frontend, Store
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.live.router_process import RouterProcess, picklog, until
+from tests.live.whole_log import facts_of
 
 pytestmark = [pytest.mark.live("kafka"), pytest.mark.timeout(180)]
 WORKERS = (31, 32)
@@ -161,35 +159,21 @@ class Site:
         }
         return RouterProcess(self._folder / command, config, port, command)
 
-    def is_listening(self) -> bool:
-        """Whether the owner is connected to all four publishers."""
-        found = self.ingest.metrics() if self.ingest.get("/health")[0] == 200 else {}
-        wanted = ("continuum_dynamo_load_subscriptions", "continuum_dynamo_kv_subscriptions")
-        return (
-            sum(
-                value
-                for name, value in found.items()
-                if name.startswith(wanted) and 'state="connected"' in name
-            )
-            == 4
-        )
+    def begin(self) -> list[Talker]:
+        """Start the owner, and a router once it hears all publishers; these, still silent."""
+        talkers = [Talker(self.store, number) for number in WORKERS]
+        self.ingest.start(ready=False)
+        until(lambda: self.ingest.connected() == 2 * len(WORKERS), self.ingest.log_tail)
+        self.router.start()
+        return talkers
 
     def facts(self) -> list[Any]:
-        """The whole log; every digest in a tick is that of the record that it names."""
-        fold = Fold()
-        noted: dict[int, tuple[tuple[str, int], ...]] = {}
-        facts = []
+        """The whole log, see `facts_of`."""
         reader = KafkaReader.open(self.place)
         try:
-            for offset, data in records_of(reader, 0):
-                fact = fold.apply(offset, data, [])
-                facts.append(decode_record(offset, data).fact)
-                if isinstance(fact, ClockTicked):
-                    noted[offset] = fold.digests()
-                    assert noted.get(fact.noted_offset, fact.digests) == fact.digests
+            return facts_of(reader)
         finally:
             reader.close()
-        return facts
 
     def close(self) -> None:
         self.router.close()
@@ -213,10 +197,7 @@ def site(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Site]:
 def test_what_a_fleet_says_while_the_broker_is_away_is_all_in_the_log(
     site: Site, kafka: KafkaBroker, fate: str
 ) -> None:
-    talkers = [Talker(site.store, number) for number in WORKERS]
-    site.ingest.start(ready=False)
-    until(site.is_listening, site.ingest.log_tail)
-    site.router.start()
+    talkers = site.begin()
     with talkers[0], talkers[1]:
         assert site.router.chat("before", MODEL).status == 200
         away(site, kafka, fate)
