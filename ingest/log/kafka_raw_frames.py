@@ -35,6 +35,7 @@ BATCH_BYTES = KV_FRAME_BYTES_MAX + FRAME_COST  # of one batch of the topic: the 
 LINGER_S = 0.1  # frames gather for so long: nobody waits for them
 PATIENCE_S = 30.0
 AGAIN_S = 5.0  # until a topic that did not take frames is asked again
+CHECK_S = 5.0  # of sending between two looks whether the topic will still do: it may be made anew
 FLUSH_S = 2.0  # what the last frames may take at the end
 
 log = structlog.get_logger("picklog.log")
@@ -137,8 +138,13 @@ class KafkaRawFrames:
             await self._rest()
 
     async def _send_all(self, send: KafkaSend) -> None:
-        """Until closed with nothing left. Raises SendRefused, SendUnclear."""
+        """Until closed with nothing left. Raises SendRefused, SendUnclear, and what `prepare_raw` raises."""
+        loop = asyncio.get_running_loop()
+        checked_at = loop.time()
         while await self._something():
+            if loop.time() - checked_at >= CHECK_S:
+                await prepare_raw(self._place, self._settings)
+                checked_at = loop.time()
             step = self._next()
             records = [
                 (one.frame, frame_header(self._log_id, one.offset, one.time, one.frame)) for one in step

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingest.log import kafka_raw_frames
 from ingest.log.kafka_raw_frames import (
@@ -207,6 +208,21 @@ def test_a_topic_that_will_not_do_is_told_once_and_asked_again(
     assert said.count("topic raw has 3 partitions") == 1
     assert said.count("cannot be reached") == 1
     assert said.index("does not take them") < said.index("raw frames go to a topic") < said.index("differs")
+
+
+def test_a_topic_that_was_made_anew_and_will_not_do_is_not_used_on(
+    broker: Broker, raw: KafkaRawFrames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_raw_frames, "CHECK_S", 0.0)
+    raw.put(1, b"before", 1)
+    broker.until(lambda: len(broker.batches) == 1)
+    broker.prepare_faults.append(TopicRefused("raw has 3 partitions"))
+    with capture_logs() as said:
+        raw.put(2, b"behind", 2)
+        broker.until(lambda: len(broker.batches) == 2)
+    assert [line["cause"] for line in said if "cause" in line] == ["raw has 3 partitions"]
+    assert broker.opened == 2, "begun anew behind the refusal"
+    assert broker.frames() == [(1, b"before"), (2, b"behind")]
 
 
 def test_closing_while_no_broker_answers_ends_and_counts_what_is_lost(broker: Broker) -> None:
