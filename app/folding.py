@@ -5,6 +5,9 @@ removed before they were read) is replaced. Until its
 successor has reached the end of the log, picks are made on the one that stands, marked
 suspect (decisions 10, 16): its state is old but whole, and own picks behind it are in the
 overlay. Only then everybody is handed the new one, in one step.
+
+A checkpoint may be whole and fit the log and yet be of another state: a fold that disagrees
+before it ever agreed began with such a one, and no later one of this process does.
 """
 
 from __future__ import annotations
