@@ -86,6 +86,8 @@ class TokenizerPool:
         splitter = tokenizer.splitter or await self._loaded(key, data, tokenizer, deadline)
         segments = splitter.segments(text)
         if len(segments) > PROMPT_SEGMENTS_MAX:
+            if len(segments) // 2 > PROMPT_TOKENS_MAX:  # by its special tokens alone
+                raise TooManyTokens
             segments = [text]
         found = self._memo.find(key, segments, splitter.known)
         if None in found:

@@ -129,11 +129,20 @@ async def test_a_process_that_dies_is_loaded_again() -> None:
 
 
 @pytest.mark.req("RND-06")
-async def test_more_tokens_than_a_prompt_may_have_are_refused() -> None:
+async def test_more_tokens_than_a_prompt_may_have_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as one:
         await one.tokens("x")
+        monkeypatch.setattr(tokenizer_pool, "PROMPT_TOKENS_MAX", 1_000)  # the process has its own
+        assert len(await one.tokens("\x00" * 1_000)) == 1_000
         with pytest.raises(TooManyTokens):
-            await one.once("\x00" * (PROMPT_TOKENS_MAX + 1))
+            await one.once("\x00" * 1_001)
+
+
+@pytest.mark.req("RND-06")
+async def test_more_special_tokens_than_a_prompt_may_have_are_refused_without_a_process() -> None:
+    async with rig() as one:
+        await one.tokens("x")
+        await one.processes.close()
         with pytest.raises(TooManyTokens):
             await one.once("<|im_end|>" * (PROMPT_TOKENS_MAX + 1))
 
