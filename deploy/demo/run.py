@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.demo import chats, fleet_plan, install_dynamo, loopback
-from deploy.demo.addresses import NoFreePort, first_free_port, free_port, get_json
+from deploy.demo.addresses import NoFreePort, first_free_port, free_port, get_json, listening_ports
 from deploy.demo.chats import Chat
 from deploy.demo.children import Child, ChildFailed, Nursery
 from deploy.demo.fleet import Fleet, FleetFailed
@@ -144,7 +144,9 @@ class Demo:
         self._nursery.start("router")
         deadline = time.monotonic() + ROUTER_READY_S_MAX
         models = set(fleet.plan.models())
-        while not (_is_ready(self.router) and models <= _listed_models(self.router)):
+        while not (
+            self._router_listens(router) and _is_ready(self.router) and models <= _listed_models(self.router)
+        ):
             if router.has_failed():
                 raise DemoFailed(
                     f"the router ended with status {router.exit_status}; the end of {log}:\n{router.tail()}"
@@ -155,6 +157,10 @@ class Demo:
                     f"the end of {log}:\n{router.tail()}"
                 )
             time.sleep(0.1)
+
+    def _router_listens(self, router: Child) -> bool:
+        """Whether it is ours that answers: another demo may have taken the port while the fleet came up."""
+        return router.pid is not None and self.router_port in listening_ports(router.pid)
 
     def _write_endpoints(self, fleet: Fleet, workers: Sequence[Mapping[str, Any]]) -> None:
         document = {

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,6 +77,48 @@ def test_data_of_the_run_before_is_kept_once(tmp_path: Path) -> None:
         (demo.data_dir / "round").write_text(str(round_number))
     assert (tmp_path / "data" / "round").read_text() == "3"
     assert (tmp_path / "data.before" / "round").read_text() == "2"
+
+
+@contextmanager
+def foreign_router() -> Iterator[int]:
+    """The port of somebody else's router, which is ready and serves the models of the demo."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            body = json.dumps(
+                {"ready": True, "data": [{"id": PAIRED_MODEL}, {"id": AGGREGATED_MODEL}]}
+            ).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_another_router_that_took_the_port_meanwhile_is_not_taken_for_ours(tmp_path: Path) -> None:
+    picklog = tmp_path / "picklog"
+    picklog.write_text("#!/bin/sh\nsleep 0.3\necho address already in use\nexit 3\n")
+    picklog.chmod(0o755)
+    with foreign_router() as port:
+        demo = run.Demo(run._parse(["--run-dir", str(tmp_path), "--once", "--picklog", str(picklog)]))
+        demo.router_port = port
+        try:
+            with pytest.raises(run.DemoFailed, match=r"status 3(?s:.*)address already in use"):
+                demo._start_router(fleet(tmp_path))
+        finally:
+            demo._nursery.close(patience_s=1)
 
 
 def test_unknown_release_is_told_and_nothing_is_started(
