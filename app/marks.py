@@ -128,7 +128,7 @@ class Marks:
         return self._search(at_us, by_wall=False)
 
     def time_text(self, at_us: int) -> str:
-        """A log time as people read it: as the wall clock stood then, RFC 3339 in UTC.
+        """A log time as people read it: as the wall clock stood in that second, RFC 3339 in UTC.
 
         Quick for times in ascending order, as tables have them: the log is read on, not searched.
         """
@@ -137,13 +137,15 @@ class Marks:
         if skew is None:
             if len(self._skew_of_second) > 4_096:
                 self._skew_of_second.clear()
-            told = self._told_since(at_us)
-            skew = told.wall_us - told.time if told else self.skew_at(self.offset_of_time(at_us))
-            self._skew_of_second[second] = skew
+            told = self._told_since(second * SECOND_US)
+            skew = self._skew_of_second[second] = told.wall_us - told.time if told else 0
         return time_text(at_us + skew)
 
     def skew_at(self, offset: int) -> int:
-        """Wall time minus log time at the next record that tells both, microseconds; 0 if none does."""
+        """Wall time minus log time at the next record that tells both, or else at the one before it.
+
+        Microseconds; 0 if none does.
+        """
         told = self._told_near(offset)
         return 0 if told is None else told.wall_us - told.time
 
@@ -197,7 +199,7 @@ class Marks:
         return low
 
     def _told_since(self, at_us: int) -> BothTimes | None:
-        """The first record that tells both times at or after a log time; None behind the last one."""
+        """The first record that tells both times at or after a log time, or else the last one."""
         run = self._run
         is_behind_first = bool(run) and run[0].time < at_us
         if is_behind_first:
@@ -206,8 +208,7 @@ class Marks:
             run.clear()
             self._run_end = self._told_before(at_us, by_wall=False)
             self._read_run(at_us, None)
-        place = bisect_left(run, at_us, key=_time_of)
-        return run[place] if place < len(run) else None
+        return run[min(bisect_left(run, at_us, key=_time_of), len(run) - 1)] if run else None
 
     def _read_run(self, at_us: int, reads_max: int | None) -> None:
         """Read on until a record tells this time or a later one; to the log's end where there is none."""
@@ -229,9 +230,21 @@ class Marks:
                 del run[: -_RUN_MAX // 2]
 
     def _told_near(self, offset: int) -> BothTimes | None:
-        return self._told_from(offset, self._end) or self._told_from(
-            max(self._first, offset - _LOOK_BACK_RECORDS), offset
-        )
+        told = self._told_from(offset, self._end)
+        step, begin = 1_024, max(self._first, offset - _LOOK_BACK_RECORDS)
+        while told is None and offset > begin:
+            stop, offset, step = offset, max(begin, offset - step), step * 2
+            told = self._told_last(offset, stop)
+        return told
+
+    def _told_last(self, start: int, stop: int) -> BothTimes | None:
+        """The last record in start..stop-1 that tells both times."""
+        last = None
+        for offset, data in self._records(start):
+            if offset >= stop:
+                break
+            last = _both_told(offset, data) or last
+        return last
 
     def _told_from(self, start: int, stop: int) -> BothTimes | None:
         """The first record in start..stop-1 that tells both times."""

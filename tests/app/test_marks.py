@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from app.marks import MarkRefused, Marks, time_text, wall_of_text
 from projections.bounds import SECOND_US
+from projections.events.codec import encode_record
+from projections.events.control import ClockTicked, LaneOpened
 from projections.events.ports import MemoryLog, RecordBatch
-from tests.app.timed_log import LOG, PER_SECOND, WALL, offset_of_second, write_seconds
+from tests.app.timed_log import LOG, PER_SECOND, WALL, WRITER, offset_of_second, write_seconds
 
 SECONDS = 300
 
@@ -105,6 +107,22 @@ def test_a_table_of_log_times_reads_the_log_on(order: int) -> None:
     assert told == [time_text(WALL + second * SECOND_US) for second in seconds]
     if order > 0:
         assert log.reads < 100, "a few searches, and the log once"
+
+
+def test_a_time_is_shown_alike_whatever_was_shown_before_and_behind_the_newest_tick_as_it_stood_there() -> (
+    None
+):
+    log = MemoryLog()
+    log.commit([encode_record(LOG, WRITER, 1, 1, LaneOpened(1, WALL, b"", "new"))])
+    for second in range(1, 30):
+        at, wall = LOG + second * SECOND_US + SECOND_US // 2, WALL + second * (SECOND_US + 13)
+        log.commit([encode_record(at, WRITER, 1, 1 + second, ClockTicked(wall, -1, (), 0, 0))])
+    asked = [LOG + tenth * SECOND_US // 10 for tenth in range(320)]
+    forward = Marks(log)
+    told = [forward.time_text(at) for at in asked]
+    assert told == [Marks(log).time_text(at) for at in asked]
+    assert told[-1] == time_text(asked[-1] + wall - at)
+    assert forward.skew_at(30) == wall - at != WALL - LOG
 
 
 def test_the_oldest_and_newest_stamps_are_found(marks: Marks) -> None:
