@@ -14,7 +14,8 @@ admin.py             the admin endpoints
 marks.py             "-15m", "0:18233", ISO times -> offsets
 log_cli.py, replay_*cli.py, capture_cli.py, feed_cli.py, audit_cli.py  the offline commands
 log_places.py        where they find a log: a data directory, a capture or a topic
-following.py         how they follow one that grows; verify_following.py: picks as they come
+following.py         how they follow one that grows
+pick_following.py    picks as they come; verify_following.py, whatif_following.py: who asks them
 capture_*.py         captures: the file, its reader, import, origin, signature
 feeding.py, staging_admin.py  a staging directory while it is fed
 reasking.py          step machine: picks of a growing log, each on the state it was made on

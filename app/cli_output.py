@@ -30,8 +30,6 @@ LogOption = Annotated[
     typer.Option("--log", help="A data directory, a capture or kafka:FILE (default: .run/data if there)."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-FromOption = Annotated[str, typer.Option("--from", metavar="M", help="First mark.")]
-ToOption = Annotated[str, typer.Option("--to", metavar="M", help="Mark to stop before.")]
 FollowedFromOption = Annotated[
     str | None,
     typer.Option("--from", metavar="M", help="First mark (default: begin; with --follow: end)."),

@@ -1,9 +1,9 @@
 """How an offline command follows a log: whatever becomes visible, in order, until it is told to end.
 
-One mechanism for `log cat`, `replay verify` and `replay feed`. A data directory is read as it lies
-there, with an owner or without one; owners come and go, segments roll and are compressed. A topic is
-read ahead in the client's thread, so that a signal is obeyed while brokers do not answer; that is
-told once, and reading goes on when they do.
+One mechanism for `log cat`, `replay verify`, `replay whatif` and `replay feed`. A data directory is
+read as it lies there, with an owner or without one; owners come and go, segments roll and are
+compressed. A topic is read ahead in the client's thread, so that a signal is obeyed while brokers do
+not answer; that is told once, and reading goes on when they do.
 
 What ends it by itself is FollowingEnded: retention let go of what was not read yet, or another log
 stands there now.
@@ -40,6 +40,9 @@ WAIT_S = 0.25
 LOOK_S = 1.0  # between looks at the files of a log that tells nothing new
 
 FollowOption = Annotated[bool, typer.Option("--follow", help="Go on with what is appended, until Ctrl-C.")]
+ForOption = Annotated[
+    str | None, typer.Option("--for", metavar="DURATION", help="With --follow: end after 30s, 5m, ...")
+]
 
 
 class FollowingEnded(LogError):
@@ -165,14 +168,17 @@ class Following:
                 raise FollowingEnded(f"{self._data}: another log stands there now: follow again")
 
 
-def seconds_of(text: str | None) -> float | None:
-    """A span of time as `--for` takes it. Ends the command with status 2 for any other text."""
+def seconds_of(text: str | None, follows: bool) -> float | None:
+    """A span of time as `--for` takes it. Ends the command with status 2 for any other text, or alone."""
     if text is None:
         return None
     try:
-        return Duration.read(text).us / SECOND_US
+        seconds = Duration.read(text).us / SECOND_US
     except ValueError as problem:
         fail(EXIT_USAGE, f"--for {text}: {problem}")
+    if not follows:
+        fail(EXIT_USAGE, "--for says how long a log is followed", "add --follow")
+    return seconds
 
 
 def end_if_unread() -> None:

@@ -19,7 +19,6 @@ from rich.table import Table
 
 from app.cli_errors import (
     EXIT_FOUND_WRONG,
-    EXIT_UNREACHABLE,
     EXIT_USAGE,
     fail,
     one_line,
@@ -40,15 +39,16 @@ from app.cli_output import (
     say,
 )
 from app.config_model import Config
-from app.following import Following, FollowOption, seconds_of
+from app.following import Following, FollowOption, ForOption, seconds_of
 from app.log_places import OpenLog, open_log
 from app.marks import Marks
+from app.pick_following import PickFollowing
 from app.process_log import set_up_process_log
-from app.verify_following import FoldEnded, VerifyFollowing
+from app.verify_following import VerifyFollowing
 from app.verify_processes import processes_for, verify_by_processes
 from app.version import VERSION
 from ingest.log.segment_reader import SegmentReader
-from projections.events.ports import LogError, LogReader
+from projections.events.ports import LogReader
 from replay.agreement import Break, TickBreak
 from replay.verify import Difference, Report
 from router.picker.rows import CandidateRow
@@ -65,25 +65,21 @@ def verify_command(
     stop: FollowedToOption = None,
     processes: ProcessesOption = None,
     follow: FollowOption = False,
-    lasts: Annotated[
-        str | None, typer.Option("--for", metavar="DURATION", help="With --follow: end after 30s, 5m, ...")
-    ] = None,
+    lasts: ForOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Repeat every pick and compare the bytes; exit status 1 if any differs."""
-    for_s = seconds_of(lasts)
+    for_s = seconds_of(lasts, follow)
     if follow and (stop is not None or processes is not None):
         fail(EXIT_USAGE, "--follow goes on without end, in one process", "leave --to and --processes out")
-    if for_s is not None and not follow:
-        fail(EXIT_USAGE, "--for says how long a log is followed", "add --follow")
-    ended: LogError | None = None
+    walk: PickFollowing | None = None
     with refusals_told(), open_log(log, follow) as opened:
         first, last = range_of(Marks(opened.reader), start or ("end" if follow else "begin"), stop or "end")
         began = time.monotonic()
         if follow:
             set_up_process_log(Config().logging)  # to stderr: stdout is for what was found
             used = 1
-            report, ended = _followed(opened, first, for_s, as_json)
+            report, walk = _followed(opened, first, for_s, as_json)
         else:
             wanted = processes_for(last - first, processes)
             with ProgressBar(first, last, "verifying") as advance:
@@ -97,18 +93,18 @@ def verify_command(
         if report.damage is not None:
             fail(EXIT_FOUND_WRONG, report.damage)
     _warn(report, missing)
-    if ended is not None:
-        say_error(str(ended))
-    if report.different or isinstance(ended, FoldEnded):
+    if walk is not None and walk.ended is not None:
+        say_error(str(walk.ended))
+    if report.different:
         raise typer.Exit(EXIT_FOUND_WRONG)
-    if ended is not None:
-        raise typer.Exit(EXIT_UNREACHABLE)
+    if walk is not None:
+        raise typer.Exit(walk.exit_status())
 
 
 def _followed(
     opened: OpenLog, start: int, for_s: float | None, as_json: bool
-) -> tuple[Report, LogError | None]:
-    """Follow the log until told to end; the report, and why it could not go on."""
+) -> tuple[Report, PickFollowing]:
+    """Follow the log until told to end; the report, and the walk, which knows why it ended."""
     line = StatusLine()
 
     def differs(found: Difference) -> None:
@@ -123,9 +119,9 @@ def _followed(
     with Following.of(opened) as following:
         if sys.stderr.isatty():
             print(f"verifying from offset {start} on, until Ctrl-C", file=sys.stderr)
-        asyncio.run(verifying.run(following, for_s))
+        asyncio.run(verifying.walk.run(following, for_s))
     line.clear()
-    return verifying.report(), verifying.ended
+    return verifying.report(), verifying.walk
 
 
 def _warn(report: Report, missing: int) -> None:

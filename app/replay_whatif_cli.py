@@ -1,15 +1,16 @@
 """`picklog replay whatif`: the same questions under other settings, or on load decoded anew.
 
-Only what a pick may read counts (see `PickSettings`); everything else of the other
-configuration changes no pick. Files are written under a temporary name and renamed. Exit
-status 0 also when picks moved; 2 bad usage or an invalid configuration; 3 the log cannot be
-read.
+Files are written under a temporary name and renamed; only the rows of a log that is followed appear
+as they are found. Exit status 0 also when picks moved; 1 the log does not check, or a fold that
+follows it stopped; 2 bad usage or an invalid configuration; 3 the log cannot be read, or not be
+followed any further.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+import asyncio
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -18,39 +19,38 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE, fail, printable, refusals_told
+from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE, fail, printable, refusals_told
 from app.cli_output import (
-    FromOption,
+    FollowedFromOption,
+    FollowedToOption,
     JsonOption,
     LogOption,
     ProgressBar,
-    ToOption,
+    StatusLine,
     or_dash,
     plain_console,
     print_json,
     range_of,
     say,
 )
-from app.config_adoption import pick_settings
-from app.config_findings import ConfigError, ConfigUnreadable
-from app.config_load import load_config
-from app.config_rules import PICKER_NAMES
-from app.config_units import Duration
+from app.config_model import Config
+from app.following import Following, FollowOption, ForOption, seconds_of
 from app.log_places import OpenLog, open_log
 from app.marks import Marks
+from app.pick_following import PickFollowing
+from app.process_log import set_up_process_log
+from app.read_times import ReadTimes
 from app.redecoding import CheckpointsBefore, RedecodedLog
 from app.replay_steps import with_steps
 from app.whatif_document import PickRows, whatif_document
+from app.whatif_following import WhatIfFollowing
 from app.whatif_page import whatif_page
-from app.whole_file import whole_file
-from projections.events.control import PickSettings
+from app.whatif_settings import alternatives_of
+from app.whole_file import told_as, unfinished_name, whole_file
 from projections.events.ports import CheckpointStore, LogReader
 from replay.alternative import Alternative
-from replay.whatif import what_if
-from router.picker.kv_aware import WEIGHT_MAX
+from replay.whatif import LIMITS, WhatIfs, what_if
 
-ALTERNATIVES_MAX = 64
-SWEEP_KEYS_MAX = 2
 WORKERS_SHOWN = 20
 REDECODE_LIMIT = (
     "Only frames that became samples or block events are kept, and none of engines without a relay: what was"
@@ -74,44 +74,98 @@ HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=
 def whatif_command(
     config: ConfigOption = None,
     sweep: SweepOption = None,
-    start: FromOption = "begin",
-    stop: ToOption = "end",
+    start: FollowedFromOption = None,
+    stop: FollowedToOption = None,
     log: LogOption = None,
     csv_file: CsvOption = None,
     html_file: HtmlOption = None,
     redecode: RedecodeOption = False,
+    follow: FollowOption = False,
+    lasts: ForOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The same questions under other settings: which picks would have gone elsewhere, and why."""
+    for_s = seconds_of(lasts, follow)
     if config is None and not sweep and not redecode:
         fail(EXIT_USAGE, "no other settings are named", "give -c FILE, --sweep KEY=V1,V2,... or --redecode")
-    alternatives = _alternatives(config, sweep or [])
-    with refusals_told(), open_log(log) as opened, _read_from(opened, redecode) as (reader, checkpoints):
-        marks = Marks(opened.reader)
-        first, last = range_of(marks, start, stop)
-        with _written(csv_file) as out, ProgressBar(first, last, "asking again") as advance:
+    if follow and redecode:
+        fail(EXIT_USAGE, "--redecode reads frames beside a log as it stands", "leave --follow or it out")
+    if follow and stop is not None:
+        fail(EXIT_USAGE, "--follow goes on without end", "leave --to out, or --follow")
+    alternatives = alternatives_of(config, sweep or [])
+    walk: PickFollowing | None = None
+    with refusals_told():
+        if html_file is not None:
+            _try_to_write(html_file)
+        with open_log(log, follow) as opened:
+            marks = Marks(opened.reader)
+            first, last = range_of(marks, start or ("end" if follow else "begin"), stop or "end")
+            if follow:
+                set_up_process_log(Config().logging)  # to stderr: stdout is for what was found
+                document, found, walk = _followed(opened, marks, first, for_s, alternatives, csv_file)
+            else:
+                document, found = _walked(opened, marks, (first, last), alternatives, csv_file, redecode)
+            if as_json:
+                print_json(document)
+            else:
+                print_whatif(document, plain_console())
+            if not document["picks"] and not document["not_asked"]:
+                print("warning: no picks in this range", file=sys.stderr)
+            if html_file is not None:
+                with _written(html_file) as page:
+                    assert page is not None
+                    page.write(whatif_page(found, document, _title(alternatives), opened.name))
+    if walk is not None and walk.exit_status() != EXIT_DONE:
+        fail(walk.exit_status(), str(walk.damage or walk.ended))
+
+
+def _walked(
+    opened: OpenLog,
+    marks: Marks,
+    offsets: tuple[int, int],
+    alternatives: list[Alternative],
+    csv_file: Path | None,
+    redecode: bool,
+) -> tuple[dict[str, Any], WhatIfs]:
+    """Ask the picks of a range of the log as it stands; the document, and what it is made of."""
+    with _read_from(opened, redecode) as (reader, checkpoints):
+        with _written(csv_file) as out, ProgressBar(*offsets, "asking again") as advance:
             each = PickRows(out, marks.time_text).add if out is not None else None
-            found = what_if(
-                reader,
-                checkpoints,
-                first,
-                last,
-                alternatives,
-                advance,
-                each,
-            )
+            found = what_if(reader, checkpoints, *offsets, alternatives, advance, each)
         document = whatif_document(found, marks.time_text)
         if isinstance(reader, RedecodedLog):
             document["redecoded"] = reader.counts.document()
             document["limits"].append(REDECODE_LIMIT)
-        if html_file is not None:
-            with _written(html_file) as page:
-                assert page is not None
-                page.write(whatif_page(found, document, _title(alternatives), opened.name))
-        if as_json:
-            print_json(document)
-        else:
-            print_whatif(document, plain_console())
+    return document, found
+
+
+def _followed(
+    opened: OpenLog,
+    marks: Marks,
+    start: int,
+    for_s: float | None,
+    alternatives: list[Alternative],
+    csv_file: Path | None,
+) -> tuple[dict[str, Any], WhatIfs, PickFollowing]:
+    """Follow the log until told to end; also the walk, which knows why it ended."""
+    line = StatusLine()
+    times = ReadTimes(marks.skew_at(start))
+    with _appearing(csv_file) as out:
+
+        def tell(text: str) -> None:
+            if out is not None:
+                out.flush()
+            line.show(text)
+
+        each = PickRows(out, times.text).add if out is not None else None
+        asking = WhatIfFollowing(opened, start, alternatives, times, each, tell)
+        with Following.of(opened) as following:
+            if sys.stderr.isatty():
+                print(f"asking from offset {start} on, until Ctrl-C", file=sys.stderr)
+            asyncio.run(asking.walk.run(following, for_s))
+    line.clear()
+    found = asking.found()
+    return whatif_document(found, times.text), found, asking.walk
 
 
 @contextmanager
@@ -182,7 +236,8 @@ def print_whatif(document: dict[str, Any], console: Console) -> None:
         say(console, bold=f"request {row['request_id']}", after=f" at offset {row['log_offset']}:")
         for text in row["why"]:
             say(console, f"  - {text}")
-    say(console, f"note: {document['limits'][0]}")
+    for text in (document["limits"][0], *document["limits"][len(LIMITS) :]):
+        say(console, f"note: {text}")
 
 
 def _print_sweep(rows: list[dict[str, Any]], console: Console) -> None:
@@ -216,95 +271,12 @@ def _print_workers(title: str, rows: list[dict[str, Any]], console: Console) -> 
         say(console, f"{len(rows) - WORKERS_SHOWN} further ranks: see --json")
 
 
-# Settings -------------------------------------------------------------------------------
-
-
-def _alternatives(config: Path | None, sweep: list[str]) -> list[Alternative]:
-    settings = _settings_of(config) if config is not None else None
-    base = config.name if config is not None else "the same settings"
-    if not sweep:
-        return [Alternative(base, settings)]
-    if len(sweep) > SWEEP_KEYS_MAX:
-        fail(EXIT_USAGE, f"{len(sweep)} settings are swept", f"sweep one or {SWEEP_KEYS_MAX}")
-    axes = [_axis(text) for text in sweep]
-    if len({axis[0][0] for axis in axes}) < len(axes):
-        fail(EXIT_USAGE, f"--sweep {axes[0][0][0]}: the setting is swept twice", "write its values once")
-    found = [
-        Alternative(
-            ", ".join(f"{key}={text}" for key, text, _ in combination),
-            settings,
-            tuple(pair for _, _, pair in combination),
-            tuple((key, text) for key, text, _ in combination),
-        )
-        for combination in itertools.product(*axes)
-    ]
-    if len(found) > ALTERNATIVES_MAX:
-        fail(EXIT_USAGE, f"the sweep has {len(found)} combinations", f"at most {ALTERNATIVES_MAX} are asked")
-    return found
-
-
-def _settings_of(path: Path) -> PickSettings:
-    try:
-        return pick_settings(load_config(path).config)
-    except ConfigError as refused:
-        status = EXIT_UNREACHABLE if isinstance(refused, ConfigUnreadable) else EXIT_USAGE
-        fail(status, str(refused.findings[0]), "see `picklog config validate -c FILE`")
-
-
-def _axis(text: str) -> list[tuple[str, str, tuple[str, Any]]]:
-    """(short key, value as written, (field of PickSettings, value)) for each value of a swept setting."""
-    key, equals, values = text.partition("=")
-    found = next((row for row in SWEPT if key in (row[0], row[0].rpartition(".")[2])), None)
-    if not equals or found is None:
-        keys = ", ".join(row[0] for row in SWEPT)
-        fail(EXIT_USAGE, f"--sweep {text}: picks read no such setting", f"write KEY=V1,V2 with one of {keys}")
-    path, field, read = found
-    axis = []
-    for value in dict.fromkeys(values.split(",")):
-        try:
-            axis.append((path.rpartition(".")[2], value, (field, read(value))))
-        except ValueError as problem:
-            fail(EXIT_USAGE, f"--sweep {key}: {value!r} {problem}")
-    return axis
-
-
-def _picker(text: str) -> str:
-    if text not in PICKER_NAMES:
-        raise ValueError(f"names no picker: one of {', '.join(sorted(PICKER_NAMES))}")
-    return text
-
-
-def _namespaces(text: str) -> tuple[str, ...]:
-    names = tuple(sorted(filter(None, text.split("+"))))
-    if not names:
-        raise ValueError("names no namespace: write one, or several joined by +")
-    return names
-
-
-def _weight(text: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = -1.0
-    if not 0.0 <= weight <= WEIGHT_MAX:
-        raise ValueError("is no number between 0 and 1e100")
-    return weight
-
-
-SWEPT: tuple[tuple[str, str, Callable[[str], Any]], ...] = (
-    ("dynamo.load.max_staleness", "max_staleness_us", lambda text: Duration.read(text).us),
-    ("dynamo.picker", "picker", _picker),
-    ("namespaces", "namespaces", _namespaces),
-    ("dynamo.kv.overlap_score_credit", "kv.overlap_credit", _weight),
-    ("dynamo.kv.overlap_score_credit_decay", "kv.credit_decay", _weight),
-    ("dynamo.kv.prefill_load_scale", "kv.prefill_scale", _weight),
-    ("dynamo.kv.router_temperature", "kv.temperature", _weight),
-    ("dynamo.kv.host_cache_hit_weight", "kv.host_credit", _weight),
-    ("dynamo.kv.disk_cache_hit_weight", "kv.disk_credit", _weight),
-    ("dynamo.kv.predicted_ttl", "kv.predicted_ttl_us", lambda text: Duration.read(text).us),
-    ("dynamo.kv.approximate_ttl", "kv.approximate_ttl_us", lambda text: Duration.read(text).us),
-)
-"""Settings that picks read, by their configuration key: the field of PickSettings, and how a value reads."""
+def _try_to_write(path: Path) -> None:
+    """Whether the file could be written, before it takes long to know what with. Raises OSError."""
+    with told_as(path):
+        unfinished = unfinished_name(path)
+        unfinished.touch()
+        unfinished.unlink()
 
 
 @contextmanager
@@ -316,5 +288,18 @@ def _written(path: Path | None) -> Iterator[TextIO | None]:
     with (
         whole_file(path) as unfinished,
         unfinished.open("w", encoding="utf-8", newline="", errors="backslashreplace") as out,
+    ):
+        yield out
+
+
+@contextmanager
+def _appearing(path: Path | None) -> Iterator[TextIO | None]:
+    """A text file whose lines can be read while it is written."""
+    if path is None:
+        yield None
+        return
+    with (
+        told_as(path),
+        path.open("w", encoding="utf-8", newline="", errors="backslashreplace") as out,
     ):
         yield out

@@ -14,7 +14,7 @@ from replay.alternative import Again
 from replay.engine import Asked
 from replay.moves import Choice, Move
 from replay.spread import gini, max_share
-from replay.whatif import LIMITS, Largest, PhaseCost, Spread, WhatIf, WhatIfs
+from replay.whatif import Largest, PhaseCost, Spread, WhatIf, WhatIfs
 
 Times = Callable[[int], str]
 CSV_COLUMNS = (
@@ -69,7 +69,7 @@ def whatif_document(found: WhatIfs, to_time: Times) -> dict[str, Any]:
             {"at": to_time(at), "picks": picks, "moved": moved} for at, picks, moved in result.times.rows()
         ],
         "largest": [_largest(move, to_time) for move in result.largest()],
-        "limits": list(LIMITS),
+        "limits": found.limits(),
     }
     if len(found.results) > 1:
         document["sweep"] = [sweep_row(result) for result in found.results]

@@ -20,14 +20,16 @@ from replay.engine import Asked
 from router.picker.pick import pick
 
 _Rotations = tuple[int, int]
+_TERM = "kv"
 
 
 class Alternative(NamedTuple):
     """Settings to ask under.
 
-    settings: None for those of each pick. replaced: fields put over them; `kv.temperature` is
-    one of the prefix term, which changes nothing where there is no such term. labels: (key,
-    value) of a sweep as people wrote them.
+    settings: None for those of each pick. replaced: fields put over them. `kv` switches the
+    prefix term: None takes it away, anything else is the term where there is none. `kv.temperature`
+    is a part of the term, which changes nothing where there is none. labels: (key, value) of a
+    sweep as people wrote them.
     """
 
     name: str
@@ -38,10 +40,12 @@ class Alternative(NamedTuple):
     def of(self, recorded: PickSettings) -> PickSettings:
         """The settings in place of the recorded ones."""
         settings = self.settings or recorded
-        for field, value in self.replaced:
+        for field, value in sorted(self.replaced, key=_field_of):  # the term before its parts
             whole, _, part = field.partition(".")
-            if not part:
+            if whole != _TERM:
                 settings = settings._replace(**{whole: value})
+            elif not part:
+                settings = settings._replace(kv=value and (settings.kv or value))
             elif settings.kv is not None:
                 settings = settings._replace(kv=settings.kv._replace(**{part: value}))
         return settings
@@ -87,3 +91,7 @@ class Asker:
         if self._recorded.get((fact.replica, question.served_model)) != begun:
             return begun
         return self._ours.get((fact.replica, served), begun)
+
+
+def _field_of(replaced: tuple[str, Any]) -> str:
+    return replaced[0]

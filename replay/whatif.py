@@ -4,7 +4,7 @@ Bounded whatever the range: counters by rank, model and namespace, the ten large
 sample of costs, and at most TIMES_MAX stretches of time, which grow together as they fill.
 Several alternatives are asked in one walk, for sweeps.
 
-What it cannot tell stands in LIMITS, and in every report.
+What it cannot tell stands in LIMITS, in LIMITS_OF_MODES where it applies, and in every report.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from projections.bounds import SECOND_US
 from projections.events.picks import PickReason
 from projections.events.ports import CheckpointStore, LogReader
+from projections.fold_modes import KV_INDEX, LOWER_TIERS, SIDE_INDEX, wanted_modes
 from projections.identity import RankKey
 from projections.registry.fleet import Role
 from replay.alternative import Again, Alternative, Asker
@@ -40,6 +41,16 @@ LIMITS = (
     "Costs before and after are both by the settings of then; they say what was believed, not how long"
     " an answer took.",
 )
+
+LIMITS_OF_MODES = {
+    KV_INDEX: "of these picks were made while the prefix term was off: no blocks were indexed and no prompts"
+    " read then, so they go by load whatever the term weighs.",
+    LOWER_TIERS: "of these picks were made while blocks in host memory and on disk were not indexed: a"
+    " credit for them changes nothing there.",
+    SIDE_INDEX: "of these picks were made while own picks stood for no blocks: a lifetime of predicted or"
+    " approximate ones changes nothing there.",
+}
+"""By fold mode: what an alternative cannot tell that reads what the fold did not hold."""
 
 EachPick = Callable[[Asked, Again, Move], None]
 
@@ -95,7 +106,8 @@ class WhatIf:
     gained, lost: picks that a rank has only after or only before, of either phase.
     prefill_before, prefill_after: picks by prefill rank.
     costs_sampled: (before, after) of some decode choices, in order. overlap_before,
-    overlap_after: blocks of prompts that the ranks that prefill held.
+    overlap_after: blocks of prompts that the ranks that prefill held. unheld: fold mode -> picks
+    whose alternative would read what the fold did not hold without it.
     """
 
     def __init__(self, alternative: Alternative) -> None:
@@ -113,6 +125,7 @@ class WhatIf:
         self.overlap_before = self.overlap_after = 0
         self.costs_sampled: list[tuple[float, float]] = []
         self.times = Times()
+        self.unheld: Counter[int] = Counter()
         self._sample_every = 1
         self._with_costs = 0
         self._largest: list[tuple[float, int, int, Largest]] = []
@@ -136,6 +149,7 @@ class WhatIf:
         _count(self.by_model, question.model, moved)
         _count(self.by_namespace, outcome.namespace or "(none)", moved)
         self.times.add(question.asked_at, moved)
+        self.unheld.update(_unheld(asked, again))
         self._spread(asked, move)
         for phase, was, now in (
             ("decode", outcome.decode.reason, again.outcome.decode.reason),
@@ -273,6 +287,43 @@ class WhatIfs(NamedTuple):
     not_asked: dict[Unverifiable, int]
     records: int
 
+    def limits(self) -> list[str]:
+        """What these results cannot tell, a sentence each."""
+        found = [*LIMITS]
+        for mode, words in LIMITS_OF_MODES.items():
+            picks = max(result.unheld[mode] for result in self.results)
+            if picks:
+                found.append(f"{picks} {words}")
+        return found
+
+
+class Asking:
+    """Asks pick by pick under each alternative, and counts. each: told every pick of the first one."""
+
+    def __init__(self, alternatives: Sequence[Alternative], each: EachPick | None = None) -> None:
+        self._askers = [Asker(alternative) for alternative in alternatives]
+        self._each = each
+        self.results = tuple(WhatIf(alternative) for alternative in alternatives)
+        self.not_asked: Counter[Unverifiable] = Counter()
+
+    def ask(self, asked: Asked) -> None:
+        """A pick, askable or not, in the order of as-ofs."""
+        if asked.unverifiable is not None:
+            self.not_asked[asked.unverifiable] += 1
+            for asker in self._askers:
+                asker.pass_by(asked.fact)
+            return
+        for place, (asker, result) in enumerate(zip(self._askers, self.results, strict=True)):
+            again = asker.ask(asked)
+            move = move_of(asked, again)
+            result.add(asked, again, move)
+            if self._each is not None and place == 0:
+                self._each(asked, again, move)
+
+    def found(self, records: int) -> WhatIfs:
+        """What was found up to now, in a range of so many records."""
+        return WhatIfs(self.results, dict(self.not_asked), records)
+
 
 def what_if(
     reader: LogReader,
@@ -288,22 +339,18 @@ def what_if(
     Raises what the reader raises.
     """
     replay = Replay(reader, checkpoints, start, stop)
-    askers = [Asker(alternative) for alternative in alternatives]
-    results = tuple(WhatIf(alternative) for alternative in alternatives)
-    not_asked: Counter[Unverifiable] = Counter()
+    asking = Asking(alternatives, each)
     for asked in replay.asked(on_progress):
-        if asked.unverifiable is not None:
-            not_asked[asked.unverifiable] += 1
-            for asker in askers:
-                asker.pass_by(asked.fact)
-            continue
-        for place, (asker, result) in enumerate(zip(askers, results, strict=True)):
-            again = asker.ask(asked)
-            move = move_of(asked, again)
-            result.add(asked, again, move)
-            if each is not None and place == 0:
-                each(asked, again, move)
-    return WhatIfs(results, dict(not_asked), replay.records)
+        asking.ask(asked)
+    return asking.found(replay.records)
+
+
+def _unheld(asked: Asked, again: Again) -> list[int]:
+    """Fold modes that the other settings want and those of then did not: nothing was held of them."""
+    assert asked.settings is not None
+    held = wanted_modes(asked.settings.pick)
+    wanted = [mode for mode in wanted_modes(again.settings) if mode not in held]
+    return wanted[:1] if KV_INDEX in wanted else wanted  # without the index the others are nothing
 
 
 def _count(held: dict[str, list[int]], name: str, moved: int) -> None:

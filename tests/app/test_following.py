@@ -176,11 +176,16 @@ def test_a_log_is_closed_by_whoever_opened_it(tmp_path: Path) -> None:
 
 
 def test_a_time_is_a_number_with_a_unit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (seconds_of("1m30s"), seconds_of("500ms"), seconds_of(None)) == (90.0, 0.5, None)
-    with pytest.raises(typer.Exit) as ended:
-        seconds_of("soon")
-    assert ended.value.exit_code == EXIT_USAGE
-    assert "--for soon: is not a duration" in capsys.readouterr().err
+    assert [seconds_of(text, True) for text in ("1m30s", "500ms", None)] == [90.0, 0.5, None]
+    for text, follows, words in (
+        ("soon", True, "--for soon: is not a duration"),
+        ("5s", False, "add --follow"),
+    ):
+        with pytest.raises(typer.Exit) as ended:
+            seconds_of(text, follows)
+        assert ended.value.exit_code == EXIT_USAGE
+        assert words in capsys.readouterr().err
+    assert seconds_of(None, False) is None
 
 
 def test_a_reader_that_went_away_is_noticed_though_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,26 +10,15 @@ from typing import Any
 
 import pytest
 
-from app.following import Following, FollowingEnded
+from app.following import Following
 from app.log_places import OpenLog
-from app.verify_following import FoldEnded, VerifyFollowing, base_before
-from projections.events.control import FoldModeAdopted, Pinged
-from projections.events.ports import LogCorrupt, MemoryLog, RecordBatch
+from app.verify_following import VerifyFollowing
+from projections.events.control import Pinged
 from replay.verify import Difference, verify
+from tests.app.test_pick_following import Breaking
 from tests.app.test_replay_verify_cli import altered
-from tests.replay.captured import MemoryCheckpoints, busy_log, checkpoint_at
+from tests.replay.captured import MemoryCheckpoints, busy_log
 from tests.replay.recorded_log import RecordedLog, Replica
-
-
-class Breaking(MemoryLog):
-    """Bytes at an offset that do not check."""
-
-    bad = 1 << 60
-
-    def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
-        if start >= self.bad:
-            raise LogCorrupt("segment x, offset 7: its check word differs")
-        return [batch for batch in super().read(start, 1) if batch.first_offset < self.bad]
 
 
 class Run:
@@ -44,7 +33,7 @@ class Run:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.verifying.run(self.following))
+        task = asyncio.create_task(self.verifying.walk.run(self.following))
         try:
             yield
         finally:
@@ -89,7 +78,7 @@ async def test_picks_of_all_replicas_are_repeated_while_the_log_grows() -> None:
     assert (report.picks, report.equal) == (18, 18)
     assert report.records == world.log.end_offset() - start
     assert (report.chains.gaps, report.chains.breaks) == (0, 0)
-    assert run.verifying.ended is None
+    assert run.verifying.walk.ended is None
     assert run.lines and "picks: " in run.lines[0] and "behind the end" in run.lines[0]
 
 
@@ -118,61 +107,7 @@ async def test_a_difference_is_told_at_once_and_counted() -> None:
     assert run.verifying.report().first_difference == run.differences[0]
 
 
-async def test_only_picks_behind_the_mark_count_and_they_find_states_before_it() -> None:
-    world = busy_log(10)
-    replica = world.replica()
-    fact = replica.choose("late")
-    for number in range(5):
-        world.sample(1, number)
-    start = world.log.end_offset()
-    world.say(fact, replica.id)
-    run = Run(world, start)
-    async with run.running():
-        await run.until(lambda: run.verifying.report().records)
-    assert run.counts == (1, 0, 0)
-
-
-def test_the_fold_begins_half_a_minute_before_the_mark() -> None:
-    world = RecordedLog()
-    store = MemoryCheckpoints()
-    offsets = []
-    for number in range(6):
-        world.pass_time(20_000_000)
-        offsets.append(world.log.end_offset())
-        world.sample(1, number)
-        checkpoint_at(world, store, offsets[-1])
-    end = world.log.end_offset()
-    assert base_before(world.log, store, end) == offsets[3]
-    assert base_before(world.log, store, offsets[1] + 1) == -1, "the log's own beginning"
-    assert base_before(world.log, MemoryCheckpoints(), end) == -1
-    world.log.forget(offsets[5])
-    assert base_before(world.log, store, end) == offsets[4], "the oldest that is of use"
-
-
-async def test_a_fold_that_stops_ends_it() -> None:
-    world = RecordedLog()
-    replica = world.replica()
-    replica.ask("r")
-    run = Run(world, 0)
-    stops_at = world.say(FoldModeAdopted((99_999,)))
-    world.say(Pinged(replica.id, 0, stops_at), replica.id)
-    await run.verifying.run(run.following)
-    assert isinstance(run.verifying.ended, FoldEnded)
-    assert run.counts == (1, 0, 0)
-    assert f"fold stopped at offset {stops_at}" in str(run.verifying.ended)
-
-
-async def test_retention_that_overtakes_it_leaves_a_report() -> None:
-    world = busy_log(4)
-    run = Run(world, 0)
-    world.log.forget(world.log.end_offset())
-    world.sample(1, 5)
-    await run.verifying.run(run.following)
-    assert isinstance(run.verifying.ended, FollowingEnded)
-    assert run.counts == (0, 0, 0)
-
-
-async def test_bytes_that_do_not_check_are_told_with_what_was_found_before() -> None:
+async def test_what_was_found_before_bytes_that_do_not_check_is_reported_with_them() -> None:
     world = busy_log(4)
     log = Breaking(world.log.log_id)
     for batch in world.log.read(0, 1 << 30):
@@ -180,7 +115,7 @@ async def test_bytes_that_do_not_check_are_told_with_what_was_found_before() -> 
     world.log = log
     run = Run(world, 0)
     log.bad = log.end_offset() - 1
-    await run.verifying.run(run.following)
+    await run.verifying.walk.run(run.following)
     report = run.verifying.report()
     assert report.damage is not None and "check word differs" in report.damage
     assert report.equal >= 6

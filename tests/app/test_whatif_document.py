@@ -7,6 +7,7 @@ from pathlib import Path
 from app.marks import time_text
 from app.whatif_document import CSV_COLUMNS, PickRows, sweep_row, whatif_document
 from ingest.log.segment_reader import SegmentReader
+from projections.events.control import KvPickSettings
 from replay.alternative import Alternative
 from replay.whatif import LIMITS, what_if
 from tests.replay.recorded_log import RecordedLog
@@ -33,6 +34,12 @@ def test_a_sweep_has_a_row_for_each_alternative() -> None:
     rows = whatif_document(found, time_text)["sweep"]
     assert [row["alternative"] for row in rows] == ["same", "turns"]
     assert sweep_row(found.results[0])["moved"] == 0
+
+
+def test_what_the_alternatives_of_a_sweep_cannot_tell_is_among_the_limits() -> None:
+    term = Alternative("on", None, (("kv", KvPickSettings(1.0, 1.0, 0.0)),))
+    limits = whatif_document(asked(busy(), TURNS, term), time_text)["limits"]
+    assert limits[:-1] == list(LIMITS) and limits[-1].startswith("29 of these picks")
 
 
 def test_a_cell_is_never_taken_for_a_formula() -> None:

@@ -21,6 +21,7 @@ from projections.events.codec import encode_record
 from projections.events.control import CheckpointDue
 from projections.events.picks import PickMade
 from tests.app.log_on_disk import some_picks
+from tests.app.test_replay_verify_cli import told_all
 from tests.app.timed_log import WRITER
 from tests.live.conftest import FleetMaker
 from tests.live.kafka_broker import KafkaBroker
@@ -174,6 +175,36 @@ def test_a_topic_without_news_is_verified_for_a_while(topic: Topic) -> None:
     one = topic.follow("replay", "verify", "--from", "begin", "--for", "500ms")
     assert one.end() == 0, one.errors
     assert one.lines[0] == "2 picks: 2 equal, 0 different, 0 unverifiable\n"
+
+
+@pytest.mark.req("EVS-08", "EVS-20")
+def test_a_topic_that_grows_is_asked_under_other_settings_as_one_that_has_ended(
+    topic: Topic, tmp_path: Path
+) -> None:
+    words = ("replay", "whatif", "--sweep", "picker=round_robin,load_based", "--json", "--from", "begin")
+    followed, whole = tmp_path / "followed.csv", tmp_path / "whole.csv"
+
+    def has_rows(count: int) -> bool:
+        return followed.exists() and followed.read_text().count("\n") == 1 + count
+
+    one = topic.follow(*words, "--csv", str(followed))
+    until(lambda: has_rows(2), "both picks have a row while it follows")
+    world = some_picks()
+    end, replica = world.log.end_offset(), world.replica()
+    for number in range(10):
+        world.sample(1 + number % 3, 100 * number)
+        replica.ask(f"more-{number}")
+        replica.read()
+    for batch in told_all(world).log.read(end, 1 << 30):
+        topic.log.commit(batch.records)
+    until(lambda: has_rows(12), "further picks have rows")
+    assert one.end(signal.SIGTERM) == 0, one.errors
+    again = Follower(*words, "--csv", str(whole), "--log", f"kafka:{topic.file}")
+    assert again.end() == 0, again.errors
+    document = json.loads("".join(one.lines))
+    assert document["picks"] == 12 and document["moved"] > 0
+    assert document == json.loads("".join(again.lines))
+    assert followed.read_text() == whole.read_text()
 
 
 def test_a_topic_that_is_made_anew_cannot_be_followed_on(topic: Topic) -> None:

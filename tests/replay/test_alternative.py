@@ -85,3 +85,12 @@ def test_parts_of_the_prefix_term_are_replaced_where_there_is_one() -> None:
     kv = KvPickSettings(1.0, 1.0, 0.0)
     expected = kv._replace(overlap_credit=0.5, temperature=2.0)
     assert alternative.of(SETTINGS._replace(kv=kv)) == SETTINGS._replace(kv=expected)
+
+
+def test_the_prefix_term_is_taken_away_or_put_where_there_is_none_before_its_parts() -> None:
+    own, other = KvPickSettings(1.0, 1.0, 0.0), KvPickSettings(0.25, 2.0, 0.5)
+    on = Alternative("on", None, (("kv.overlap_credit", 0.75), ("kv", other)))
+    assert on.of(SETTINGS).kv == other._replace(overlap_credit=0.75)
+    assert on.of(SETTINGS._replace(kv=own)).kv == own._replace(overlap_credit=0.75)
+    off = Alternative("off", None, (("kv.overlap_credit", 0.75), ("kv", None)))
+    assert off.of(SETTINGS._replace(kv=own)) == SETTINGS

@@ -4,10 +4,11 @@ import pytest
 
 import replay.whatif as whatif_module
 from projections.bounds import SECOND_US
+from projections.events.control import KvPickSettings
 from replay.alternative import Alternative
 from replay.engine import Unverifiable
 from replay.moves import Move
-from replay.whatif import Times, WhatIfs, what_if
+from replay.whatif import LIMITS, Times, WhatIfs, what_if
 from tests.replay.prefix_log import PrefixLog, ask
 from tests.replay.recorded_log import SETTINGS, RecordedLog
 
@@ -126,3 +127,30 @@ def test_picks_without_the_term_hold_no_blocks() -> None:
     world.replica().ask("r")
     (result,) = what_if(world.log, None, 0, world.log.end_offset(), [Alternative("same", None)]).results
     assert (result.overlap_before, result.overlap_after) == (0, 0)
+
+
+def test_a_term_that_was_off_goes_by_load_and_the_limits_say_for_how_many_picks() -> None:
+    term = KvPickSettings(1.0, 1.0, 0.0, host_credit=0.5)
+    world = busy()
+    found = asked(world, SAME, Alternative("on", None, (("kv", term),)))
+    assert [one.moved for one in found.results] == [0, 0]
+    assert found.limits()[: len(LIMITS)] == list(LIMITS)
+    [limit] = found.limits()[len(LIMITS) :]
+    assert limit.startswith("29 of these picks were made while the prefix term was off")
+    assert asked(world, SAME).limits() == list(LIMITS)
+
+
+@pytest.mark.req("EVS-08", "KVP-02")
+def test_a_term_that_was_on_can_be_taken_away_and_what_its_index_did_not_hold_is_told() -> None:
+    world = PrefixLog()
+    world.store(2, "a", 8)
+    for worker, blocks in ((1, 10), (2, 20), (3, 90)):
+        world.sample(worker, blocks)
+    ask(world.replica(), "r", "a", 10)
+    parts = (("kv.host_credit", 0.5), ("kv.predicted_ttl_us", SECOND_US))
+    found = asked(world, SAME, Alternative("off", None, (("kv", None),)), Alternative("more", None, parts))
+    assert [one.moved for one in found.results] == [0, 1, 0]
+    assert [one.overlap_after for one in found.results] == [8, 0, 8]
+    told = found.limits()[len(LIMITS) :]
+    assert len(told) == 2 and all(text.startswith("1 of these picks") for text in told)
+    assert "host memory" in told[0] and "stood for no blocks" in told[1]
