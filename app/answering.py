@@ -15,11 +15,12 @@ from aiohttp import web
 
 from app.admin import AdminSources, admin_application
 from app.admin_checkpoints import CheckpointRoutes
+from app.exposition import CONTENT_TYPE
 from app.folding import Folding
 from app.log_access import LogAccess
 from app.log_tail import monotonic_us
 from app.lookups import Lookups
-from app.observe import CONTENT_TYPE, Observer
+from app.observe import Observer
 from app.readiness import ready_document
 from app.reloading import Reloading
 from app.sibling_metrics import group_metrics

@@ -9,6 +9,7 @@ The door of SQLAlchemy and its drivers: their exceptions end here, as
     AuditError
      +- AuditRefused    the address, the schema or the rows in it are not for us: trying again is in vain
      +- AuditAway       it cannot be reached, is locked or full: later it may be fine
+         +- BrokersAway it is not the database, but the brokers on the rows' way there
 
 Neither holds a password or an address of a row.
 """
@@ -61,6 +62,10 @@ class AuditRefused(AuditError):
 
 class AuditAway(AuditError):
     """Not now. Trying again later may succeed."""
+
+
+class BrokersAway(AuditAway):
+    """Not now, since the brokers cannot be reached."""
 
 
 def database_url(address: str, data: Path | None = None) -> URL:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from app.audit_database import AuditRefused
+from app.audit_figures import AuditFigures, Failure
 from app.audit_rows import RowStore
 from app.audit_settings import sink_settings
 from app.audit_sink import AuditSink
@@ -23,10 +23,8 @@ FINISH_S_MAX = 2.0  # what the log holds when the follower is told to stop gets 
 log = structlog.get_logger("picklog.audit")
 
 
-async def follow_audit(
-    config: Config, data: Path, opened: OpenLog, on_written: Callable[[int], None] | None = None
-) -> None:
-    """Write the audit of a log until cancelled. `opened`: for it alone. on_written: see AuditSink.
+async def follow_audit(config: Config, data: Path, opened: OpenLog, figures: AuditFigures) -> None:
+    """Write the audit of a log until cancelled. `opened`: for it alone. figures: kept up.
 
     Never returns by itself: an address that cannot be used is told, and the rest of the
     follower goes on.
@@ -35,9 +33,10 @@ async def follow_audit(
     size_bytes = file_system.f_blocks * file_system.f_frsize
     try:
         settings = sink_settings(config.audit, data, size_bytes)
-        store = _topic(config, opened) if config.audit.sink is AuditTarget.STREAM else None
-        sink = AuditSink(opened.reader, opened.checkpoints, settings, on_written=on_written, store=store)
+        store = _topic(config, opened, figures) if config.audit.sink is AuditTarget.STREAM else None
+        sink = AuditSink(opened.reader, opened.checkpoints, settings, store=store, figures=figures)
     except AuditRefused as problem:
+        figures.failed(Failure.REFUSED)
         log.error("no audit is written", cause=str(problem))
         await asyncio.Event().wait()
         return
@@ -48,7 +47,7 @@ async def follow_audit(
         await sink.close()
 
 
-def _topic(config: Config, opened: OpenLog) -> RowStore:
+def _topic(config: Config, opened: OpenLog, figures: AuditFigures) -> RowStore:
     """The topic of audit messages. Raises AuditRefused where the client library is missing."""
     try:
         from app.audit_producer import AuditProducer  # here: without Kafka nobody needs its client
@@ -57,4 +56,4 @@ def _topic(config: Config, opened: OpenLog) -> RowStore:
             "audit.sink: stream needs a library that is not installed: pip install 'picklog[kafka]'"
         ) from None
     place = place_of(config.log.kafka)._replace(topic=config.log.kafka.audit_topic)
-    return AuditProducer(place, opened.reader.log_id)
+    return AuditProducer(place, opened.reader.log_id, figures.has_sent)

@@ -8,10 +8,10 @@ rows are in memory; while Kafka is away they wait in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from app.audit_database import AuditAway, AuditRefused
+from app.audit_database import AuditRefused, BrokersAway
 from app.audit_messages import (
     MESSAGE_BYTES_MAX,
     MessageNewer,
@@ -43,14 +43,16 @@ assert VALUE_BYTES_MAX == MESSAGE_BYTES_MAX
 
 
 class AuditProducer:
-    """A RowStore on a topic."""
+    """A RowStore on a topic. on_sent(messages): told of each batch with rows that was acknowledged."""
 
-    def __init__(self, place: KafkaPlace, log_id: bytes) -> None:
+    def __init__(
+        self, place: KafkaPlace, log_id: bytes, on_sent: Callable[[int], None] | None = None
+    ) -> None:
         self.name = f"the topic {place.topic}"
         self._place = place
         self._log_id = log_id
+        self._on_sent = on_sent
         self._send: KeyedSend | None = None
-        self.sent = 0  # messages with rows, acknowledged
 
     async def prepare(self) -> None:
         """See RowStore."""
@@ -83,12 +85,13 @@ class AuditProducer:
                 self._send = await KeyedSend.open(self._place, PATIENCE_S)
             try:
                 await self._send.messages(messages)
+                if messages and self._on_sent is not None:
+                    self._on_sent(len(messages))
                 await self._send.messages(marks)
             except BaseException:
                 send, self._send = self._send, None
                 await send.close()
                 raise
-        self.sent += len(messages)
         return rows.count
 
     async def keep_up(self, rows: AuditRows) -> None:
@@ -130,4 +133,4 @@ def kafka_told() -> Iterator[None]:
     except TopicRefused as problem:
         raise AuditRefused(str(problem)) from problem
     except KafkaUnreachable as problem:
-        raise AuditAway(str(problem)) from problem
+        raise BrokersAway(str(problem)) from problem

@@ -23,6 +23,7 @@ import structlog
 
 from app.audit_candidates import Candidates, RecordedCandidates, candidates_of
 from app.audit_database import AuditAway, AuditError, AuditRefused
+from app.audit_figures import AuditFigures, Failure
 from app.audit_projector import AuditProjector
 from app.audit_rows import AuditRows, GapNoticed, RowStore, SinkMark
 from app.audit_writer import SINK
@@ -86,8 +87,8 @@ class AuditSink:
     """Follows one log into one database. on_written(offset): told after each transaction.
 
     store: where rows go, the database of the settings unless it is given.
-    patient: waits for a database that is away; otherwise that is raised.
-    written, rows, failures: newest offset written, rows so far, attempts that failed.
+    patient: waits for a database that is away; otherwise that is raised. figures: kept up, of its own
+    unless they are given. rows: so far.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class AuditSink:
         patient: bool = True,
         pause_s_min: float = PAUSE_S_MIN,
         store: RowStore | None = None,
+        figures: AuditFigures | None = None,
     ) -> None:
         self._reader = reader
         self._checkpoints = checkpoints
@@ -113,9 +115,8 @@ class AuditSink:
         self._candidates: Candidates = RecordedCandidates()
         self._ahead: deque[RecordBatch] = deque()  # read, and not projected yet
         self._position = 0  # where reading goes on
-        self.written = -1
+        self.figures = AuditFigures() if figures is None else figures
         self.rows = 0
-        self.failures = 0
 
     async def run(self) -> None:
         """Follow until cancelled. Nothing but a bug ends it: what is wrong is logged and tried again."""
@@ -130,7 +131,7 @@ class AuditSink:
             except OffsetGone:
                 log.warning("the audit was overtaken by the log's retention")
             except (AuditError, LogError, OSError) as problem:
-                self.failures += 1
+                self.figures.failed(_failure(problem))
                 log.error("the audit does not go on", cause=str(problem), again_s=pause)
             if time.monotonic() - began > PAUSE_S_MAX:
                 pause = self._pause_s_min
@@ -228,7 +229,7 @@ class AuditSink:
         if rows.changes and mark_of_fold.offset >= 0:
             rows.last = (mark_of_fold.offset, mark_of_fold.check)
         self._position = start.next_offset
-        self.written = written
+        self.figures.wrote(written, 0)
         return projector, rows
 
     def _fold_before(self, offset: int) -> FoldStart:
@@ -327,7 +328,7 @@ class AuditSink:
                 self.rows += await self._rows_go_to.write(rows)
                 break
             except AuditAway as problem:
-                self.failures += 1
+                self.figures.failed(Failure.AWAY)
                 if not self._patient:
                     raise
                 if not said:
@@ -340,10 +341,16 @@ class AuditSink:
             return
         if said:
             log.info(f"{self._rows_go_to.name} is back", offset=rows.last[0])
-        self.written = rows.last[0]
+        self.figures.wrote(rows.last[0], rows.at)
         if self._on_written is not None:
-            self._on_written(self.written)
+            self._on_written(rows.last[0])
         await self._rows_go_to.keep_up(rows)
+
+
+def _failure(problem: Exception) -> Failure:
+    if isinstance(problem, AuditRefused):
+        return Failure.REFUSED
+    return Failure.AWAY if isinstance(problem, AuditAway) else Failure.LOG
 
 
 def _condemns(at: int, data: bytes, offset: int) -> bool:

@@ -7,6 +7,7 @@ A follower is ready once it has folded what the log held when it began, until it
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isnan
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -14,10 +15,11 @@ from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, genera
 
 from app.admin_auth import AdminGate
 from app.admin_checkpoints import CheckpointRoutes
+from app.audit_figures import AuditCounters, AuditFigures
 from app.config_model import Config
 from app.config_rules import beyond_loopback
+from app.exposition import CONTENT_TYPE, tell_build
 from app.follower_figures import FollowerMetrics
-from app.observe import CONTENT_TYPE
 from app.tail import StopReason, Tail
 from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointInfo, LogReader
@@ -44,14 +46,13 @@ class Followed(Protocol):
 class FollowerState:
     """Reads figures of one follower, on the event loop.
 
-    newest: the newest checkpoint there is, whoever wrote it. audited: newest offset whose rows are
-    written, -1 before the first; None where no audit is written.
+    newest: the newest checkpoint there is, whoever wrote it. audit: None where no audit is written.
     """
 
     def __init__(
         self, follower: Followed, reader: LogReader, newest: Callable[[], CheckpointInfo | None]
     ) -> None:
-        self.audited: int | None = None
+        self.audit: AuditFigures | None = None
         self._follower = follower
         self._reader = reader
         self._newest = newest
@@ -77,12 +78,24 @@ class FollowerState:
 
     def lag_records(self) -> float:
         """Records committed and not folded."""
-        return max(0.0, self._reader.end_offset() - 1 - self.offset())
+        return self._behind(self.offset())
 
     def audit_lag_records(self) -> float:
         """Records committed whose rows are not written yet."""
-        audited = self.audited
-        return UNKNOWN if audited is None else max(0.0, self._reader.end_offset() - 1 - audited)
+        return self._behind(self.audit_offset())
+
+    def audit_offset(self) -> float:
+        """Newest record whose rows are written."""
+        return UNKNOWN if self.audit is None else self.audit.offset
+
+    def audit_lag_s(self) -> float:
+        """Log time from the newest record whose rows are written to the newest one folded."""
+        tail, audit = self._follower.tail, self.audit
+        if audit is not None and self.audit_lag_records() == 0:
+            return 0.0
+        if tail is None or audit is None or not audit.at:
+            return UNKNOWN
+        return max(0, tail.fold.state.intake.stamp - audit.at) / SECOND_US
 
     def checkpoint_age_s(self) -> float:
         """Log time since the newest checkpoint."""
@@ -98,6 +111,10 @@ class FollowerState:
     def restarts(self) -> int:
         """Folds that were begun anew."""
         return self._follower.restarts
+
+    def _behind(self, offset: float) -> float:
+        """Committed records beyond an offset."""
+        return UNKNOWN if isnan(offset) else max(0.0, self._reader.end_offset() - 1 - offset)
 
 
 class FollowerRegistry:
@@ -117,6 +134,11 @@ class FollowerRegistry:
                 "Records committed whose rows are not written yet; NaN where no audit is written.",
                 state.audit_lag_records,
             ),
+            "picklog_audit_offset": ("Newest record whose rows are written.", state.audit_offset),
+            "picklog_audit_lag_seconds": (
+                "Log time between the newest record folded and the newest one whose rows are written.",
+                state.audit_lag_s,
+            ),
             "picklog_checkpoint_age_seconds": (
                 "Log time since the newest checkpoint; NaN before the first.",
                 state.checkpoint_age_s,
@@ -125,6 +147,8 @@ class FollowerRegistry:
         }
         for name, (text, read) in figures.items():
             Gauge(name, text, registry=self.registry).set_function(read)
+        tell_build(self.registry)
+        self.registry.register(AuditCounters(lambda: state.audit))
 
 
 def follower_application(

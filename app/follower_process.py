@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from app.admin_checkpoints import CheckpointRoutes
+from app.audit_figures import AuditFigures
 from app.config_load import LoadedConfig
 from app.doors import DoorPlan, Doors
 from app.followed_log import FollowedLog, followed_directory, is_on_kafka, opened_topic
@@ -125,12 +126,8 @@ class FollowerProcess:
         if loaded.config.audit.enabled:
             from app.audit_following import follow_audit  # here: the main process needs no SQL
 
-            state.audited = -1
-
-            def written(offset: int) -> None:
-                state.audited = offset
-
-            parts.append(follow_audit(loaded.config, data, followed.audited, written))
+            state.audit = AuditFigures()
+            parts.append(follow_audit(loaded.config, data, followed.audited, state.audit))
         told = None if self._tells_parent else registry.told
         parts.append(ask_again(loaded, data, followed.asked, tells=True, told=told))
         if is_on_kafka(loaded.config):

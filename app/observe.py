@@ -16,24 +16,18 @@ Sources: requirement rows MET-01..13, PICK-11; continuum.md T3, T8.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Gauge,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 
+from app.exposition import tell_build
 from app.observe_kv import KvCounters
 from app.observe_lines import NoticeLines
 from app.observe_state import StateSource, StateText
 from app.quick_metrics import Count, Observations, QuickCounter, QuickHistogram
-from app.version import VERSION
 from projections.bounds import SECOND_US
 from projections.events.picks import Phase, PickMade, PickReason
 from projections.notices import (
@@ -53,7 +47,6 @@ from router.ingress.errors import ErrorCode
 from router.metrics import ErrorPhase, Route, RoutingPath
 from router.prompt.artifact_set import ArtifactResult
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 SLICE_PIECES: Final = 256  # made between two turns of the event loop, about half a millisecond
 FOLDED_STEP_MAX: Final = 4096  # offsets jump by up to 2^20 after a recovery; no slice is this long
 
@@ -202,8 +195,7 @@ class Observer:
         self._reloads = self._enum_counter(
             "picklog_config_reloads_total", "Changed configurations.", "result", ReloadResult
         )
-        build = Gauge("picklog_build_info", "Version.", ("version", "python"), registry=self.registry)
-        build.labels(VERSION, ".".join(map(str, sys.version_info[:2]))).set(1)
+        tell_build(self.registry)
 
     def _counter(self, name: str, text: str) -> Count:
         return QuickCounter(self.registry, name, text).series[()]

@@ -28,19 +28,23 @@ from typing import Any
 import faust
 import structlog
 from faust.auth import Credentials, SASLCredentials, SSLCredentials
+from faust.exceptions import ConsumerNotStarted
+from faust.types import TP
 from yarl import URL as Address
 
-from app.audit_database import AuditAway, upgrade, writing_engine
+from app.audit_database import AuditAway, BrokersAway, upgrade, writing_engine
 from app.audit_producer import AUDIT_TOPIC, PARTITIONS, ROLLUPS_TOPIC, kafka_told
 from app.audit_retention import Retention
 from app.audit_settings import sink_settings
 from app.config_model import Config
 from app.config_storage import StreamSettings
+from app.exposition import CONTENT_TYPE
 from app.kafka_places import place_of
 from app.processes import on_stop_signals, run_to_end
 from app.rollup_messages import rollup_message
 from app.rollup_writer import RollupWriter
 from app.sql_rows import SinkSettings
+from app.stream_figures import StreamFigures
 from app.stream_worker import StreamWorker
 from app.stream_writer import StreamWriter
 from ingest.log.kafka_client import client_options
@@ -99,10 +103,19 @@ class Seldom(logging.Filter):
 
 
 class StreamProcess:
-    """One worker. place: of the topic of audit messages. rollups: the topic of roll-ups."""
+    """One worker. place: of the topic of audit messages. rollups: the topic of roll-ups.
+
+    tells_metrics: whether its web view, where it has one, has `/metrics`.
+    """
 
     def __init__(
-        self, place: KafkaPlace, rollups: str, sink: SinkSettings, settings: StreamSettings, folder: Path
+        self,
+        place: KafkaPlace,
+        rollups: str,
+        sink: SinkSettings,
+        settings: StreamSettings,
+        folder: Path,
+        tells_metrics: bool,
     ) -> None:
         self._place = place
         self._rollups_topic = rollups
@@ -122,11 +135,8 @@ class StreamProcess:
             place.topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw"
         )
         self.app.agent(source, name="picklog.audit")(self._write)
-
-        async def progress(web: Any, _request: Any) -> Any:  # the library binds it to a view of its own
-            return await self._show_progress(web)
-
-        self.app.page("/progress/", name="picklog.progress")(progress)
+        self.figures = StreamFigures(self.worker, self._owned, self._ends)
+        self._show_pages(tells_metrics)
         self.app.timer(ROLL_UP_EVERY_S, on_leader=False, name="picklog.rollups")(self._roll_up)
 
     async def prepare(self) -> None:
@@ -159,7 +169,36 @@ class StreamProcess:
 
     async def close(self) -> None:
         """Let go of the database."""
+        await self.figures.close()
         await self._engine.dispose()
+
+    def _show_pages(self, tells_metrics: bool) -> None:
+        async def progress(web: Any, _request: Any) -> Any:  # the library binds it to a view of its own
+            return await self._show_progress(web)
+
+        async def metrics(web: Any, _request: Any) -> Any:
+            return web.bytes(await self.figures.text(), headers={"Content-Type": CONTENT_TYPE})
+
+        self.app.page("/progress/", name="picklog.progress")(progress)
+        if tells_metrics:  # the path that Prometheus asks for, and that of the library's own pages
+            self.app.page("/metrics", name="picklog.metrics")(metrics)
+            self.app.page("/metrics/", name="picklog.metrics.slash")(metrics)
+
+    def _owned(self) -> list[int]:
+        """Partitions of the topic that the group gives this worker, none before it has begun."""
+        try:
+            places = self.app.consumer.assignment()
+        except ConsumerNotStarted:
+            return []
+        return sorted(place.partition for place in places if place.topic == self._place.topic)
+
+    async def _ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """See StreamFigures."""
+        try:
+            found = await self.app.consumer.highwaters(*(TP(self._place.topic, one) for one in partitions))
+        except Exception as problem:  # whatever the library makes of a broker that is away
+            raise BrokersAway(type(problem).__name__) from problem
+        return {place.partition: int(end) for place, end in found.items()}
 
     async def _write(self, stream: Any) -> None:
         """The agent: whole batches, acknowledged behind their transaction; never raises, which would skip."""
@@ -177,9 +216,7 @@ class StreamProcess:
             await self._retention.due(0)
 
     async def _roll_up(self) -> None:
-        consumer = self.app.consumer
-        owned = {(place.topic, place.partition) for place in consumer.assignment()}
-        if (self._place.topic, 0) in owned:
+        if 0 in self._owned():
             await self.worker.roll_up()
 
     async def _show_progress(self, web: Any) -> Any:
@@ -187,7 +224,7 @@ class StreamProcess:
         worker = self.worker
         return web.json(
             {
-                "partitions": sorted(place.partition for place in self.app.consumer.assignment()),
+                "partitions": self._owned(),
                 "messages_written": worker.written,
                 "messages_refused": worker.refused,
                 "messages_fetched": worker.fetched,
@@ -196,7 +233,7 @@ class StreamProcess:
         )
 
     async def _publish(self, rows: Sequence[RollupRow]) -> None:
-        """Send rows to the compacted topic, each acknowledged. Raises AuditAway."""
+        """Send rows to the compacted topic, each acknowledged. Raises BrokersAway."""
         try:
             sent = []
             for row in rows:
@@ -204,7 +241,7 @@ class StreamProcess:
                 sent.append(await self._rollups_channel.send(key=key, value=value))
             await asyncio.gather(*sent)
         except Exception as problem:  # whatever the library makes of a broker that is away
-            raise AuditAway(f"roll-ups cannot be sent ({type(problem).__name__})") from problem
+            raise BrokersAway(f"roll-ups cannot be sent ({type(problem).__name__})") from problem
 
 
 def faust_app(place: KafkaPlace, settings: StreamSettings, folder: Path) -> faust.App:
@@ -263,17 +300,20 @@ def stream_worker(config: Config, data: Path, web_port: int | None) -> int:
     if web_port is not None:
         settings = settings.model_copy(update={"web_port": web_port})
     place = place_of(config.log.kafka)._replace(topic=config.log.kafka.audit_topic)
-    return run_to_end(_work(place, config.log.kafka.rollups_topic, sink, settings))
+    rollups = config.log.kafka.rollups_topic
+    return run_to_end(_work(place, rollups, sink, settings, config.metrics.enabled))
 
 
-async def _work(place: KafkaPlace, rollups: str, sink: SinkSettings, settings: StreamSettings) -> int:
+async def _work(
+    place: KafkaPlace, rollups: str, sink: SinkSettings, settings: StreamSettings, tells_metrics: bool
+) -> int:
     for handler in logging.getLogger().handlers:
         handler.addFilter(Seldom("aiokafka"))
     stopped = asyncio.Event()
     on_stop_signals(stopped.set)
     with tempfile.TemporaryDirectory(prefix="picklog-stream-") as folder:
         with kafka_told():
-            process = StreamProcess(place, rollups, sink, settings, Path(folder))
+            process = StreamProcess(place, rollups, sink, settings, Path(folder), tells_metrics)
         reminder = Reminder()
         try:
             while not stopped.is_set():

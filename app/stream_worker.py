@@ -13,14 +13,16 @@ holds rows.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 import structlog
 
-from app.audit_database import AuditAway, AuditRefused
+from app.audit_database import AuditAway, AuditRefused, BrokersAway
 from app.audit_messages import AuditMessage, MessageNewer, MessageRefused, decode
-from app.audit_producer import kafka_told
+from app.audit_producer import PARTITIONS, kafka_told
 from app.rollup_writer import RollupWriter
 from app.stream_writer import StreamWriter, Stretch
 from ingest.log.kafka_keyed import Found
@@ -42,11 +44,20 @@ class Spans(Protocol):
     async def close(self) -> None: ...
 
 
+class Peer(StrEnum):
+    """Whom a worker waits for."""
+
+    DATABASE = "database"
+    BROKERS = "brokers"
+
+
 class StreamWorker:
-    """Writes messages. open_spans: reaches the topic for what was not delivered.
+    """Writes messages. open_spans: reaches the topic for what was not delivered. now: monotonic, seconds.
 
     written, refused, fetched: messages written, passed over as unreadable, and read from the topic because
-    they had not been delivered. rows: in the messages written.
+    they had not been delivered. rows: in the messages written. positions: of each partition the offset to be
+    written next, as far as it is known. away: who could not be reached when last tried. written_at: when a
+    batch was last written; before the first, when the worker began.
     """
 
     def __init__(
@@ -55,16 +66,21 @@ class StreamWorker:
         open_spans: Callable[[], Awaitable[Spans]],
         rollups: RollupWriter | None = None,
         pause_s_min: float = PAUSE_S_MIN,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer = writer
         self._open_spans = open_spans
         self._rollups = rollups
         self._pause_s_min = pause_s_min
+        self._now = now
         self._at = 0  # log time of the newest mark
         self.written = 0
         self.refused = 0
         self.fetched = 0
         self.rows = 0
+        self.positions: dict[int, int] = {}
+        self.away: set[Peer] = set()
+        self.written_at = now()
 
     async def take(self, messages: Sequence[Found]) -> None:
         """Write messages of any partitions; returns once they are committed, however long that takes.
@@ -78,13 +94,27 @@ class StreamWorker:
                 await self._take(messages)
                 break
             except AuditAway as problem:
+                self.away = {_peer(problem)}
                 if not said:
                     log.error("rows wait in the topic", cause=str(problem))
                     said = True
                 await asyncio.sleep(pause)
                 pause = min(PAUSE_S_MAX, pause * 2)
+        self.away.clear()
         if said:
             log.info("rows are written again")
+
+    async def look(self) -> None:
+        """Ask the database how far it has each partition; others may write it too. Raises AuditAway."""
+        try:
+            found = await self._writer.positions()
+        except AuditAway as problem:
+            self.away.add(_peer(problem))
+            raise
+        self.away.discard(Peer.DATABASE)
+        for partition in range(PARTITIONS):  # this worker may have written on meanwhile
+            known = self.positions.get(partition, 0)
+            self.positions[partition] = max(known, found.get(partition, 0))
 
     async def roll_up(self) -> None:
         """Roll up what is over by the marks that were read. One worker at a time is enough."""
@@ -96,6 +126,7 @@ class StreamWorker:
         for message in messages:
             by_partition.setdefault(message.partition, {})[message.offset] = message
         positions = await self._writer.positions()
+        self.positions = {partition: positions.get(partition, 0) for partition in range(PARTITIONS)}
         for partition, found in sorted(by_partition.items()):
             position = positions.get(partition)
             if position is None:
@@ -129,6 +160,8 @@ class StreamWorker:
         decoded = [message for found in run if (message := self._decoded(found)) is not None]
         self.rows += await self._writer.write(Stretch(partition, run[-1].offset + 1, decoded))
         self.written += len(run)
+        self.written_at = self._now()
+        self.positions[partition] = run[-1].offset + 1
         marks = [message.at for message in decoded if message.check is not None]
         self._at = max([self._at, *marks])
 
@@ -142,6 +175,10 @@ class StreamWorker:
             place = f"{found.partition}:{found.offset}"
             log.warning("a message is passed over", place=place, cause=str(problem))
             return None
+
+
+def _peer(problem: AuditAway) -> Peer:
+    return Peer.BROKERS if isinstance(problem, BrokersAway) else Peer.DATABASE
 
 
 def _runs(found: Iterable[Found]) -> list[list[Found]]:

@@ -14,6 +14,9 @@ from app.audit_messages import AuditMessage, decode, encode_mark, encode_rows
 from app.audit_rows import AuditRows, GapNoticed, SinkMark
 from app.audit_writer import AuditWriter
 from app.rollup_writer import RollupWriter
+from app.stream_figures import StreamFigures
+from app.stream_worker import StreamWorker
+from app.stream_writer import StreamWriter
 from ingest.log.kafka_keyed import Found
 from projections.audit.rows import (
     ConfigRow,
@@ -169,6 +172,27 @@ class Topic:
 
     async def open(self) -> Topic:
         return self
+
+
+class Nowhere(StreamWriter):
+    """A database that holds nothing, for whoever writes nothing."""
+
+    def __init__(self) -> None:
+        """No engine."""
+
+    async def positions(self) -> dict[int, int]:
+        return {}
+
+
+async def worker_text() -> str:
+    """A scrape of a stream worker that has every partition."""
+    topic = Topic()
+
+    async def ends(partitions: Sequence[int]) -> dict[int, int]:
+        return dict.fromkeys(partitions, 1)
+
+    figures = StreamFigures(StreamWorker(Nowhere(), topic.open), lambda: range(PARTITIONS), ends)
+    return (await figures.text()).decode()
 
 
 async def written_directly(engine: AsyncEngine, found: AuditRows) -> None:

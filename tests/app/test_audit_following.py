@@ -9,6 +9,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from app.audit_database import AuditError
+from app.audit_figures import AuditFigures, Failure
 from app.audit_following import follow_audit
 from app.audit_query import ask
 from app.config_load import check_data
@@ -33,20 +34,23 @@ async def picks(data: Path) -> int:
 
 async def test_it_writes_into_the_data_directory(tmp_path: Path) -> None:
     data = written(eventful(), tmp_path / "data")
+    figures = AuditFigures()
     with open_log(data) as opened:
-        following = asyncio.create_task(follow_audit(configured({}), data, opened))
+        following = asyncio.create_task(follow_audit(configured({}), data, opened, figures))
         async with asyncio.timeout(60):
             while await picks(data) < 8:  # noqa: ASYNC110  # another connection looks
                 await asyncio.sleep(0.02)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+        assert figures.offset == opened.reader.end_offset() - 1 and figures.at > 0
     assert await picks(data) == 8
+    assert (figures.sent, sum(figures.failures.values())) == (0, 0)
 
 
 async def test_what_the_log_holds_is_written_when_it_is_told_to_stop(tmp_path: Path) -> None:
     data = written(eventful(), tmp_path / "data")
     with open_log(data) as opened:
-        following = asyncio.create_task(follow_audit(configured({}), data, opened))
+        following = asyncio.create_task(follow_audit(configured({}), data, opened, AuditFigures()))
         await asyncio.sleep(0)  # it has begun, and written nothing
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -59,12 +63,14 @@ async def test_an_address_that_cannot_be_used_is_told_and_ends_nothing(
     data = written(eventful(), tmp_path / "data")
     with open_log(data) as opened, capture_logs() as lines:
         config = configured({"url": "sqlite:///:memory:"})
-        following = asyncio.create_task(follow_audit(config, data, opened))
+        figures = AuditFigures()
+        following = asyncio.create_task(follow_audit(config, data, opened, figures))
         done, _ = await asyncio.wait({following}, timeout=0.05)
         assert not done
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
     assert [line["event"] for line in lines] == ["no audit is written"]
+    assert figures.failures[Failure.REFUSED] == 1
 
 
 async def test_with_stream_workers_nothing_is_written_but_the_topic(tmp_path: Path) -> None:
@@ -73,7 +79,8 @@ async def test_with_stream_workers_nothing_is_written_but_the_topic(tmp_path: Pa
     kafka = {"bootstrap_servers": ["127.0.0.1:1"]}
     config, _ = check_data({"audit": {"sink": "stream"}, "log": {"kafka": kafka}}, extras=frozenset())
     with open_log(data) as opened, capture_logs() as lines:
-        following = asyncio.create_task(follow_audit(config, data, opened))
+        figures = AuditFigures()
+        following = asyncio.create_task(follow_audit(config, data, opened, figures))
         async with asyncio.timeout(60):
             while not lines:  # noqa: ASYNC110  # the client library tells nobody
                 await asyncio.sleep(0.02)
@@ -81,4 +88,5 @@ async def test_with_stream_workers_nothing_is_written_but_the_topic(tmp_path: Pa
         await asyncio.gather(following, return_exceptions=True)
     assert lines[0]["event"] == "the audit does not go on"
     assert lines[0]["cause"].startswith("Kafka cannot be reached")
+    assert figures.failures[Failure.AWAY] >= 1 and figures.offset == -1
     assert not (data / "audit.sqlite").exists()

@@ -60,9 +60,11 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
 
 async def test_rows_are_sent_before_marks_of_every_partition(sending: Sending) -> None:
     rows = Story(40).rows
-    producer = AuditProducer(PLACE, LOG)
+    acknowledged: list[int] = []
+    producer = AuditProducer(PLACE, LOG, acknowledged.append)
     assert await producer.write(rows) == rows.count
     told, marks = sending.calls
+    assert acknowledged == [len(told)]
     assert sum(len(decode(message.value).rows) for message in told) == rows.count
     assert {message.partition for message in told} == {None}
     assert [(mark.key, mark.partition) for mark in marks] == [(MARK_KEY, n) for n in range(PARTITIONS)]
@@ -85,14 +87,15 @@ async def test_nothing_to_say_sends_nothing_and_a_moved_mark_is_sent_alone(sendi
 async def test_a_producer_that_failed_is_thrown_away_and_the_rows_are_sent_anew(sending: Sending) -> None:
     sending.trouble = [KafkaUnreachable("away"), TopicRefused("too large")]
     rows = Story(41).rows
-    producer = AuditProducer(PLACE, LOG)
+    acknowledged: list[int] = []
+    producer = AuditProducer(PLACE, LOG, acknowledged.append)
     with pytest.raises(AuditAway, match="away"):
         await producer.write(rows)
     with pytest.raises(AuditRefused, match="too large"):
         await producer.write(rows)
-    assert sending.closed == 2
+    assert (sending.closed, acknowledged) == (2, [])
     await producer.write(rows)
-    assert len(sending.calls) == 2
+    assert len(sending.calls) == 2 and acknowledged == [len(sending.calls[0])]
 
 
 async def test_the_newest_mark_of_any_partition_is_where_it_goes_on(topic: Topic) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 from structlog.testing import capture_logs
 
 from app.audit_database import AuditAway, connected, writing_engine
+from app.audit_figures import Failure
 from app.audit_rows import AuditRows, RowStore
 from app.audit_sink import AuditSink, MarkMismatch
 from app.checkpoint_store import CheckpointFolder
@@ -93,7 +94,7 @@ async def followed(sink: AuditSink, until: int, reached: Reached) -> None:
 async def failed(sink: AuditSink, times: int) -> None:
     """Return when so many attempts have failed."""
     async with asyncio.timeout(60):
-        while sink.failures < times:  # noqa: ASYNC110  # it tells nobody
+        while sink.figures.failures[Failure.AWAY] < times:  # noqa: ASYNC110  # it tells nobody
             await asyncio.sleep(0.001)
 
 
@@ -106,7 +107,7 @@ async def test_a_database_that_is_away_costs_no_row(tmp_path: Path) -> None:
     sink = patient_sink(world.log, url, reached, Away(url, world.log.log_id, failures=4))
     with capture_logs() as lines:
         await followed(sink, world.log.end_offset() - 1, reached)
-    assert sink.failures == 4
+    assert sink.figures.failures == {Failure.AWAY: 4, Failure.REFUSED: 0, Failure.LOG: 0}
     told = [line["event"] for line in lines if line["event"].startswith("the audit database")]
     assert told == ["the audit database is away, rows wait in the log", "the audit database is back"]
     straight = sqlite_url(tmp_path, "straight.sqlite")

@@ -13,6 +13,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from app.audit_figures import Failure
 from app.checkpoint_store import CheckpointFolder
 from app.follower import Follower
 from app.follower_door import FollowerRegistry, FollowerState
@@ -20,6 +21,7 @@ from app.follower_figures import FollowerMetrics, ShadowResult, Verdict
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
 from app.observe_kv import SELECTION_RESULTS
 from app.observe_state import LogFigures
+from app.stream_worker import Peer
 from projections.events.picks import Chosen, Phase, PickReason
 from projections.events.ports import MemoryLog
 from projections.notices import (
@@ -41,6 +43,7 @@ from router.ingress.errors import ErrorCode
 from router.metrics import ErrorPhase, Route, RouterMetrics, RoutingPath
 from router.prompt.artifact_set import ArtifactResult
 from tests.app.observed import Process, labels_of, scraped, series_of, value
+from tests.app.stream_site import worker_text
 from tests.projections.log_story import pick
 from tests.sources import REPOSITORY
 
@@ -494,13 +497,13 @@ async def test_the_page_of_metrics_names_every_family_and_no_other(tmp_path: Pat
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8, 9, 10, 11, 12, True)
     process.checkpointed_at = 0
     FollowerMetrics(observer.registry)  # as the main process has them
-    families = text_string_to_metric_families((await observer.text()).decode())
-    exported = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     alone = FollowerRegistry(
         FollowerState(Follower(MemoryLog(), CheckpointFolder(tmp_path)), MemoryLog(), lambda: None)
     )
+    texts = [(await observer.text()).decode(), generate_latest(alone.registry).decode(), await worker_text()]
+    families = [family for text in texts for family in text_string_to_metric_families(text)]
+    exported = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     exported.add("picklog_siblings_silent")  # told by whoever answers for a group
-    exported |= {family.name for family in alone.registry.collect() if family.type == "gauge"}
     page = (REPOSITORY / "docs" / "metrics.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)} == exported
@@ -514,5 +517,6 @@ def test_the_page_of_metrics_names_every_word_of_closed_labels() -> None:
         *[result.value for result in ArtifactResult],
         *[path.value for path in (*RoutingPath, *ErrorPhase, *Route, *ReloadResult)],
         *[verdict.value for verdict in (*Verdict, *ShadowResult)],
+        *[word.value for word in (*Failure, *Peer)],
     ]
     assert [word for word in words if f"`{word}`" not in page] == []

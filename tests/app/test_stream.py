@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from faust.exceptions import ConsumerNotStarted
+from faust.types import TP
 
+from app.audit_database import upgrade
 from app.config_findings import ConfigError
 from app.config_load import check_data
 from app.config_storage import StreamSettings
-from app.stream import SAID_EVERY_S, Reminder, Seldom, credentials, faust_app
+from app.exposition import CONTENT_TYPE
+from app.stream import SAID_EVERY_S, Reminder, Seldom, StreamProcess, credentials, faust_app
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
+from tests.app.audit_site import sink_settings, sqlite_url
 from tests.live.certificates import Authority
 
 PLACE = KafkaPlace(("a:9092", "b:9093"), "picklog.audit")
@@ -41,6 +48,77 @@ async def test_the_web_view_is_off_and_on_loopback_unless_told_otherwise(tmp_pat
     assert (conf.web_enabled, conf.web_bind, conf.web_port) == (True, "127.0.0.1", 7_000)
     conf = faust_app(PLACE, StreamSettings(web_port=7_000, web_bind="0.0.0.0"), tmp_path).conf
     assert conf.web_bind == "0.0.0.0"
+
+
+class Consumer:
+    """The library's consumer: what it was given, and where partitions end. None: it has not started."""
+
+    ends: dict[TP, int] | None = None
+    is_away = False
+
+    def assignment(self) -> set[TP]:
+        if self.ends is None:
+            raise ConsumerNotStarted("Consumer thread not yet started")
+        return set(self.ends)
+
+    async def highwaters(self, *places: TP) -> dict[TP, int]:
+        if self.ends is None or self.is_away:
+            raise OSError("no brokers")
+        return {place: self.ends[place] for place in places}
+
+
+@pytest.fixture
+async def process(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[StreamProcess]:
+    tells_metrics = getattr(request, "param", True)
+    sink = sink_settings(sqlite_url(tmp_path))
+    made = StreamProcess(PLACE, "rollups", sink, StreamSettings(web_port=7_000), tmp_path, tells_metrics)
+    made.app.consumer = Consumer()  # type: ignore[assignment]
+    await upgrade(made._engine)
+    yield made
+    await made.close()
+
+
+def consumer_of(process: StreamProcess) -> Consumer:
+    consumer: Any = process.app.consumer
+    assert isinstance(consumer, Consumer)
+    return consumer
+
+
+@pytest.mark.parametrize(("process", "status"), [(True, 200), (False, 404)], indirect=["process"])
+async def test_the_web_view_answers_scrapes_with_and_without_a_slash_unless_metrics_are_off(
+    process: StreamProcess, status: int
+) -> None:
+    """As Prometheus asks, before the worker has begun; and only where `metrics.enabled`."""
+    async with TestClient(TestServer(await process.app.web.wsgi())) as client:
+        for path in ("/metrics", "/metrics/"):
+            answer = await client.get(path, allow_redirects=False)
+            assert answer.status == status
+            if status == 200:
+                assert answer.headers["Content-Type"] == CONTENT_TYPE
+                assert "picklog_stream_partitions 0.0" in (await answer.text()).splitlines()
+                assert (await client.head(path)).status == 200
+        progress = await client.get("/progress/")
+        assert (await progress.json())["partitions"] == []
+
+
+async def test_of_what_the_consumer_has_the_messages_topic_alone_is_told(process: StreamProcess) -> None:
+    ends = {TP("picklog.audit", 4): 70, TP("picklog.audit", 1): 9, TP("other", 0): 5}
+    consumer_of(process).ends = ends
+    await process.worker.look()
+    text = (await process.figures.text()).decode().splitlines()
+    assert "picklog_stream_partitions 2.0" in text
+    assert [line for line in text if line.startswith("picklog_stream_lag_messages")] == [
+        'picklog_stream_lag_messages{partition="1"} 9.0',
+        'picklog_stream_lag_messages{partition="4"} 70.0',
+    ]
+    assert 'picklog_stream_away{peer="brokers"} 0.0' in text
+
+
+async def test_whatever_the_library_raises_means_that_brokers_are_away(process: StreamProcess) -> None:
+    consumer_of(process).ends = {TP("picklog.audit", 4): 70}
+    consumer_of(process).is_away = True
+    text = (await process.figures.text()).decode().splitlines()
+    assert 'picklog_stream_away{peer="brokers"} 1.0' in text
 
 
 def test_security_is_mapped_as_for_the_log(tmp_path: Path) -> None:

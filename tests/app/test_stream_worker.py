@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from structlog.testing import capture_logs
 
 from app.audit_database import AuditAway, AuditRefused, upgrade, writing_engine
 from app.rollup_writer import RollupWriter
-from app.stream_worker import StreamWorker
+from app.stream_worker import Peer, StreamWorker
 from app.stream_writer import StreamWriter, Stretch
 from ingest.log.kafka_keyed import Found
+from ingest.log.kafka_settings import KafkaUnreachable
 from tests.app.audit_site import rows, sqlite_url
 from tests.app.stream_site import PARTITIONS, Story, Topic, said, written_directly
 
@@ -148,6 +150,49 @@ async def test_a_database_that_is_away_is_waited_for(engine: AsyncEngine, tmp_pa
         await worker_on(engine, topic, Away(engine, "audit")).take(topic.all())
     assert [line["event"] for line in lines] == ["rows wait in the topic", "rows are written again"]
     await expect_rows_of(story, tmp_path)
+
+
+class Unreachable(Topic):
+    """A topic whose brokers do not answer the first questions."""
+
+    failures = 2
+
+    async def open(self) -> Topic:
+        if self.failures:
+            self.failures -= 1
+            raise KafkaUnreachable("Kafka cannot be reached")
+        return self
+
+
+@pytest.mark.parametrize("peer", Peer)
+async def test_whoever_is_away_is_named_until_a_batch_is_written(engine: AsyncEngine, peer: Peer) -> None:
+    topic = Unreachable() if peer is Peer.BROKERS else Topic()
+    topic.send(Story(16).rows)
+    writer = Away(engine, "audit") if peer is Peer.DATABASE else StreamWriter(engine, "audit")
+    worker, named = worker_on(engine, topic, writer), []
+    with capture_logs() as lines:
+        taking = asyncio.create_task(worker.take(topic.all()[1:]))
+        while not taking.done():
+            named.append(frozenset(worker.away))
+            await asyncio.sleep(0)
+    assert set(named) == {frozenset(), frozenset({peer})}
+    assert worker.away == set()
+    assert [line["event"] for line in lines] == ["rows wait in the topic", "rows are written again"]
+
+
+async def test_a_worker_knows_how_far_each_partition_is_written(engine: AsyncEngine) -> None:
+    topic, clock = Topic(), [5.0]
+    topic.send(Story(17).rows)
+    worker = StreamWorker(StreamWriter(engine, "audit"), topic.open, now=lambda: clock[0])
+    assert (worker.positions, worker.written_at) == ({}, 5.0)
+    clock[0] = 6.0
+    await worker.take([Found(2, 0, topic.partitions[2][0])])
+    assert worker.positions == {**dict.fromkeys(range(PARTITIONS), 0), 2: 1}
+    assert worker.written_at == 6.0
+    await worker_on(engine, topic).take(topic.all())
+    await worker.look()
+    assert worker.positions == {number: len(values) for number, values in enumerate(topic.partitions)}
+    assert worker.written_at == 6.0, "others wrote that"
 
 
 async def test_minutes_are_rolled_up_by_the_time_of_the_marks(engine: AsyncEngine, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from sqlalchemy.engine import URL
 
 from app.audit_database import AuditAway, AuditRefused
+from app.audit_figures import Failure
 from app.audit_query import ROWS_MAX, Answer, ask
 from app.audit_sink import AuditSink
 from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url, write
@@ -105,7 +106,7 @@ async def test_a_server_that_dies_costs_no_row_and_none_twice(server: PostgresSe
         replica.end(replica.ask(f"meanwhile {number}"))
         replica.read()
     async with asyncio.timeout(60):
-        while not sink.failures:  # noqa: ASYNC110  # it tells nobody
+        while not sink.figures.failures[Failure.AWAY]:  # noqa: ASYNC110  # it tells nobody
             await asyncio.sleep(0.05)
     await asyncio.to_thread(server.start)
     await until(written, world.log.end_offset() - 1)

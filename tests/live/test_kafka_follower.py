@@ -106,11 +106,35 @@ def test_it_writes_what_is_due_and_says_how_it_stands(site: Site) -> None:
         assert site.ask("/health")[0] == site.ask("/ready")[0] == 200
         assert site.metric("picklog_checkpoint_age_seconds") == 0
         assert site.metric("picklog_log_end_offset") == log.end_offset()
+        assert site.metric("picklog_audit_offset") == log.end_offset() - 1
+        assert site.metric("picklog_audit_lag_seconds") == 0
+        assert site.metric("picklog_audit_messages_sent_total") == 0, "it writes the database"
         assert site.metric("picks_unreproduced_total") == 0
         listed = json.loads(site.ask("/admin/checkpoints")[1])
         assert listed["log_id"] == log.log_id.hex() and len(listed["checkpoints"]) == 1
     asked = picklog("audit", "query", "--json", "select count(*) as n from picks", "--log", str(site.data))
     assert '"n": 2' in asked.stdout or "2" in asked.stdout, asked
+
+
+def test_messages_for_stream_workers_and_a_topic_that_takes_none_are_told(site: Site) -> None:
+    section = site.config["log"]["kafka"]
+    section["audit_topic"] = f"{section['topic']}.audit"
+    site.write(audit={"sink": "stream"})
+    log, _ = site.fill()
+    with site.following():
+        until(lambda: site.metric("picklog_audit_lag_records") == 0, site.said)
+        assert site.metric("picklog_audit_offset") == log.end_offset() - 1
+        assert site.metric("picklog_audit_lag_seconds") == 0
+        sent = site.metric("picklog_audit_messages_sent_total")
+        assert sent is not None and sent > 0
+        assert site.metric('picklog_audit_failures_total{cause="refused"}') == 0
+    section["audit_topic"] = f"{section['topic']}.narrow"
+    site.topics.create(section["audit_topic"], 3, max_message_bytes="9437184")
+    site.write(audit={"sink": "stream"})
+    with site.following():
+        until(lambda: site.metric('picklog_audit_failures_total{cause="refused"}'), site.said)
+        assert site.metric("picklog_audit_offset") == -1
+    assert not (site.data / "audit.sqlite").exists()
 
 
 async def test_a_replica_without_a_checkpoint_fetches_it_from_the_follower(

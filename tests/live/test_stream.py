@@ -10,25 +10,30 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
 import orjson
 import pytest
 from aiokafka import AIOKafkaConsumer
+from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.engine import URL
 
 from app.audit_database import AuditError, upgrade, writing_engine
-from app.audit_messages import decode
-from app.audit_producer import AUDIT_TOPIC, PARTITIONS, AuditProducer
-from app.audit_rows import AuditRows
+from app.audit_messages import decode, encode_mark
+from app.audit_producer import AUDIT_TOPIC, MARK_KEY, PARTITIONS, AuditProducer
+from app.audit_rows import AuditRows, SinkMark
 from app.audit_sink import AuditSink
+from app.exposition import CONTENT_TYPE
 from app.log_places import open_log
 from app.rollup_writer import RollupWriter
+from app.stream import BUFFER_MESSAGES
+from app.stream_figures import WAIT_S
+from app.stream_worker import Peer
 from app.stream_writer import StreamWriter, Stretch
 from deploy.demo.addresses import free_port
-from ingest.log.kafka_keyed import KeyedSpans, prepare_keyed
+from ingest.log.kafka_keyed import Keyed, KeyedSend, KeyedSpans, prepare_keyed
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
 from projections.events.ports import LogReader
 from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url
@@ -123,6 +128,36 @@ class Site:
         while "the stream worker begins" not in told.read_text():
             assert time.monotonic() < deadline, self.told()
             await asyncio.sleep(0.1)
+
+    async def figures(self) -> dict[str, float]:
+        """The worker's `/metrics`, asked as Prometheus does: by name, with the only label behind it."""
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{self.web_port}/metrics"
+            async with session.get(url, allow_redirects=False) as answer:
+                assert (answer.status, answer.headers["Content-Type"]) == (200, CONTENT_TYPE)
+                text = await answer.text()
+        return {
+            ":".join([sample.name, *sample.labels.values()]): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    async def figures_when(self, holds: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+        """The first ones for which something holds."""
+        deadline = time.monotonic() + ROWS_S_MAX
+        while not holds(figures := await self.figures()):
+            assert time.monotonic() < deadline, (figures, self.told())
+            await asyncio.sleep(0.5)
+        return figures
+
+    @staticmethod
+    def lags(figures: dict[str, float]) -> list[float]:
+        """Of each partition of which it is known."""
+        return [value for name, value in figures.items() if name.startswith("picklog_stream_lag_messages:")]
+
+    @staticmethod
+    def away(figures: dict[str, float]) -> dict[str, float]:
+        return {peer.value: figures[f"picklog_stream_away:{peer.value}"] for peer in Peer}
 
     async def until(self, position: int) -> None:
         deadline = time.monotonic() + ROWS_S_MAX
@@ -297,7 +332,85 @@ async def test_roll_ups_are_told_in_the_compacted_topic_by_a_worker_that_speaks_
     assert progress["partitions"] == list(range(PARTITIONS))
     assert progress["messages_written"] == await messages(plain._replace(topic=site.place.topic))
     assert (progress["messages_refused"], progress["rows"]) == (0, story.rows.count)
+    figures = await site.figures()
+    assert figures["picklog_stream_partitions"] == len(progress["partitions"])
+    for name in ("messages_written", "messages_refused", "messages_fetched", "rows"):
+        assert figures[f"picklog_stream_{name}_total"] == progress[name], name
+    assert site.lags(figures) == [0] * PARTITIONS
     assert site.stop() == [0]
+
+
+async def test_metrics_say_what_waits_in_the_topic_while_the_database_is_away(
+    site: Site, server: PostgresServer
+) -> None:
+    """Also more than the library reads ahead: the ends of the partitions are asked of the brokers."""
+    site.web_port = free_port()
+    site.configure()
+    producer = AuditProducer(site.place, LOG)
+    await producer.prepare()
+    await producer.write(Story(51, 60).rows)
+    site.start()
+    await site.until(await messages(site.place))
+    figures = await site.figures_when(lambda found: sum(site.lags(found)) == 0)
+    assert site.lags(figures) == [0] * PARTITIONS
+    assert site.away(figures) == {"database": 0, "brokers": 0}
+    written = figures["picklog_stream_messages_written_total"]
+    server.kill()
+    await producer.write(Story(52, 60).rows)
+    figures = await site.figures_when(lambda found: site.away(found)["database"] == 1)
+    before = await messages(site.place)
+    await marks_sent(site.place, BUFFER_MESSAGES // PARTITIONS + 200)
+    waiting = await messages(site.place) - int(written)
+    assert waiting > BUFFER_MESSAGES > before
+    figures = await site.figures_when(lambda found: sum(site.lags(found)) == waiting)
+    assert figures["picklog_stream_messages_written_total"] == written
+    assert site.away(figures) == {"database": 1, "brokers": 0}
+    age_s = figures["picklog_stream_batch_age_seconds"]
+    server.start()
+    figures = await site.figures_when(lambda found: sum(site.lags(found)) == 0)
+    assert figures["picklog_stream_messages_written_total"] == written + waiting
+    assert figures["picklog_stream_batch_age_seconds"] < age_s
+    assert site.away(figures) == {"database": 0, "brokers": 0}
+    await producer.close()
+    assert site.stop() == [0]
+
+
+async def test_brokers_that_do_not_answer_are_told_and_hold_no_scrape_up(
+    site: Site, kafka: KafkaBroker
+) -> None:
+    site.web_port = free_port()
+    site.configure()
+    producer = AuditProducer(site.place, LOG)
+    await producer.prepare()
+    await producer.write(Story(53, 60).rows)
+    await producer.close()
+    site.start()
+    await site.until(await messages(site.place))
+    await site.figures_when(lambda found: site.lags(found) == [0] * PARTITIONS)
+    kafka.freeze()
+    try:
+        figures = await site.figures_when(lambda found: site.away(found)["brokers"] == 1)
+        began = time.monotonic()
+        assert site.lags(await site.figures()) == site.lags(figures) == [0] * PARTITIONS
+        assert time.monotonic() - began < 2 * WAIT_S
+    finally:
+        kafka.thaw()
+    await site.figures_when(lambda found: site.away(found) == {"database": 0, "brokers": 0})
+    assert site.stop() == [0]
+
+
+async def marks_sent(place: KafkaPlace, times: int) -> None:
+    """So many marks to every partition, as of a follower that goes on."""
+    marks = [
+        Keyed(MARK_KEY, encode_mark(SinkMark(number, 1, LOG), number), partition)
+        for number in range(times)
+        for partition in range(PARTITIONS)
+    ]
+    send = await KeyedSend.open(place, ROWS_S_MAX)
+    try:
+        await send.messages(marks)
+    finally:
+        await send.close()
 
 
 def listening(port: int) -> list[str]:
