@@ -232,6 +232,17 @@ LOG = Board(
             note="On Kafka, while the brokers take less than there is to say.",
         ),
         Panel(
+            "Messages that stream workers have not written",
+            (
+                Query(f"sum by (instance) (picklog_stream_lag_messages{{{CHOSEN}}})", "{{instance}}"),
+                Query(
+                    f"sum by (instance, peer) (picklog_stream_away{{{CHOSEN}}}) > 0",
+                    "{{instance}} waits for the {{peer}}",
+                ),
+            ),
+            note="Behind the end of the audit's topic. Empty without `audit.sink: stream`.",
+        ),
+        Panel(
             "Log on disk",
             (
                 Query(f"picklog_log_bytes{{{CHOSEN}}}", "{{instance}} {{process}}"),

@@ -13,6 +13,7 @@ from app.observe import Observer
 from app.observe_state import LogFigures
 from projections.events.signals import SampleReceived
 from tests.app.observed import Process
+from tests.app.stream_site import worker_text
 from tests.app.test_follower_door import standing
 from tests.projections.fleet_script import NS
 
@@ -67,7 +68,7 @@ def exported(*texts: str) -> Exported:
 
 
 async def everything() -> Exported:
-    """What all kinds of processes export: one that serves, with all it may have, and a follower."""
+    """What all kinds of processes export: one that serves, with all it may have, follower, stream worker."""
     observer, process = Observer(), Process()
     observer.source = process
     process.script.worker(7)
@@ -78,4 +79,4 @@ async def everything() -> Exported:
     FollowerMetrics(observer.registry)
     _, _, state, _ = standing()
     alone = generate_latest(FollowerRegistry(state).registry).decode()
-    return exported((await observer.text()).decode(), alone)
+    return exported((await observer.text()).decode(), alone, await worker_text())

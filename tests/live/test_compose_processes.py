@@ -43,6 +43,9 @@ EMPTY = {
     ("Log on disk", "{{instance}} {{process}}"),
     ("Log on disk", "ceiling {{instance}} {{process}}"),
     ("How long a record is kept", "{{instance}} {{process}}"),
+    # no stream workers are there
+    ("Messages that stream workers have not written", "{{instance}}"),
+    ("Messages that stream workers have not written", "{{instance}} waits for the {{peer}}"),
 }
 """Lines of panels that draw nothing on Kafka."""
 

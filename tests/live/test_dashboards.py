@@ -17,6 +17,9 @@ EMPTY = {
     ("Records not folded yet", "rows of {{instance}} {{process}}"),  # of a follower that runs alone
     ("Waiting in the owner's spool", "{{instance}} {{process}}"),  # of an owner on Kafka, see test_spool
     ("Waiting in the owner's spool", "facts {{instance}} {{process}}"),
+    # no stream workers are there
+    ("Messages that stream workers have not written", "{{instance}}"),
+    ("Messages that stream workers have not written", "{{instance}} waits for the {{peer}}"),
 }
 """Lines of panels that draw nothing before one `serve` and the demo's fleet."""
 
