@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from app.config_model import Config
-from app.kafka_places import place_of, raw_place_of
+from app.kafka_places import lane_place, raw_place_of
 from app.log_access import ClosingReader, StoreFigures, checkpoints_in
 from app.part_settings import topic_raw_settings
 from app.topic_checkpoints import TopicCheckpoints
@@ -36,7 +36,7 @@ class KafkaAccess:
     def __init__(self, data: Path, config: Config) -> None:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.data = data
-        self._place = place_of(config.log.kafka)
+        self._place = lane_place(config)
         self._spool_bytes = config.log.kafka.spool_bytes.count
         self.store = KafkaLog.open(self._place)
         try:

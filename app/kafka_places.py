@@ -21,6 +21,7 @@ from ingest.log.kafka_settings import (
     KafkaPlace,
     KafkaSecurity,
     KafkaUnreachable,
+    Keeps,
     TopicRefused,
 )
 
@@ -34,7 +35,7 @@ def is_kafka(where: Path | None) -> bool:
 
 def kafka_place(where: Path) -> KafkaPlace:
     """The topic that `kafka:FILE` names. Ends the command with status 2, or 3 for a file not there."""
-    return place_of(kafka_config(where).log.kafka)
+    return lane_place(kafka_config(where))
 
 
 def kafka_config(where: Path) -> Config:
@@ -81,6 +82,14 @@ def _tell(problem: KafkaUnreachable, file: str, place: KafkaPlace) -> NoReturn:
     remedy = "start the brokers, or correct this key or log.kafka.security"
     servers = ", ".join(place.servers)
     fail(EXIT_UNREACHABLE, f"{problem}: {file}: log.kafka.bootstrap_servers: {servers}", remedy)
+
+
+def lane_place(config: Config) -> KafkaPlace:
+    """The topic of the log, with what `log.retention` keeps of it."""
+    retention = config.log.retention
+    size = retention.bytes.size
+    keeps = Keeps(retention.age.us, None if size is None else size.count)
+    return place_of(config.log.kafka)._replace(keeps=keeps)
 
 
 def place_of(settings: KafkaSettings) -> KafkaPlace:

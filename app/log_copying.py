@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from app.checkpoint_store import CheckpointFolder
+from app.cli_errors import say_error
 from app.cli_output import ProgressBar
 from app.kafka_places import brokers_told, is_kafka, kafka_place
 from app.log_places import OpenLog, checkpoint_folder
@@ -132,7 +133,10 @@ def _topic(where: Path) -> CopyTarget:
     from ingest.log.kafka_copy import KafkaCopy
 
     with brokers_told(where):
-        return KafkaCopy.open(kafka_place(where))
+        target = KafkaCopy.open(kafka_place(where))
+    for what in target.warnings:
+        say_error(what)
+    return target
 
 
 def _digest(reader: LogReader, first: int, stop: int, what: str) -> LogDigest:

@@ -2,11 +2,14 @@
 
 One partition, since a log is one lane; no compaction, since no record stands for another; room
 for the largest record; and settings that do not lose acknowledged records: no unclean leader
-election, and at least two copies before an acknowledgement where there are three. The last two
-are refused unless the site says that it knows (`allow_unsafe`).
+election, at least two copies before an acknowledgement where there are three, and no retention of
+the brokers that drops what `log.retention` still keeps. The last three are refused unless the site
+says that it knows (`allow_unsafe`).
 
 Created topics keep everything (`retention.ms=-1`): a log can only be folded from its beginning
-or from a checkpoint, and what Kafka drops by age nobody has checkpointed.
+or from a checkpoint, and what Kafka drops by age nobody has checkpointed. Retention of brokers that
+reaches further back than the log's own, fewer copies than configured, and writes that need every
+copy are warned of.
 
 Source: contract, section 6, `log.kafka`; decisions 11, 44.
 """
@@ -28,13 +31,24 @@ from aiokafka.errors import (
 )
 
 from ingest.log.kafka_client import client_options
-from ingest.log.kafka_settings import PARTITION, REQUEST_S, KafkaPlace, KafkaUnreachable, TopicRefused
+from ingest.log.kafka_settings import (
+    PARTITION,
+    REQUEST_S,
+    KafkaPlace,
+    KafkaUnreachable,
+    Keeps,
+    TopicRefused,
+)
 from ingest.log.kafka_sizes import DescribeLogDirs, stored_bytes_of
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, KIB, MIB, RECORD_BYTES_MAX
 
 BATCH_OVERHEAD_BYTES = 4 * KIB  # head of a batch, and place and length of one record, generously
 MESSAGE_BYTES_MIN = RECORD_BYTES_MAX + BATCH_OVERHEAD_BYTES
 MESSAGE_BYTES_CREATED = COMMIT_BATCH_BYTES_MAX + MIB  # a commit batch is one batch of the topic
+
+KEEPS_ALL = -1  # `retention.ms` and `retention.bytes` of a topic that drops nothing
+AGE_MARGIN_US = 86_400_000_000  # beyond the log's age: checkpoints may be a day apart
+BYTES_MARGIN = 2  # times `log.retention.bytes`: it is looked at every few minutes, and keeps checkpoints
 
 LEADER_S = 10.0  # that a new topic may take to be there for all
 LOOK_S = 0.05
@@ -52,17 +66,23 @@ class TopicFacts(NamedTuple):
         """Largest batch, compressed, that the topic takes."""
         return int(self.configs.get("max.message.bytes", 0))
 
+    def kept(self, key: str) -> int:
+        """`retention.ms` or `retention.bytes`; KEEPS_ALL for none."""
+        return max(KEEPS_ALL, int(self.configs.get(key, KEEPS_ALL)))
+
 
 class TopicFaults(NamedTuple):
-    """What is wrong with a topic. unsafe: may lose acknowledged records; the rest cannot work."""
+    """What is wrong with a topic: it cannot work, may lose acknowledged records, should be otherwise."""
 
     impossible: list[str]
     unsafe: list[str]
+    doubtful: list[str]
 
 
-def topic_faults(name: str, facts: TopicFacts) -> TopicFaults:
-    """Every reason for which the topic is no place for a log, each with what to do."""
-    faults = TopicFaults([], [])
+def topic_faults(place: KafkaPlace, facts: TopicFacts) -> TopicFaults:
+    """Every reason for which the topic is no place for a log, or a poor one, each with what to do."""
+    name = place.name
+    faults = TopicFaults([], [], copy_doubts(place, facts))
     configs = facts.configs
     if facts.partitions != 1:
         faults.impossible.append(
@@ -88,7 +108,64 @@ def topic_faults(name: str, facts: TopicFacts) -> TopicFaults:
             f"{name} has {facts.replication} replicas and min.insync.replicas={insync}, so one broker's "
             "end may lose acknowledged records: set 2, or log.kafka.allow_unsafe"
         )
+    _judge_retention(name, facts, place.keeps, faults)
     return faults
+
+
+def copy_doubts(place: KafkaPlace, facts: TopicFacts) -> list[str]:
+    """Fewer copies than configured, and writes that need all of them, each with what to do."""
+    name, copies = place.name, facts.replication
+    doubts = []
+    if copies < place.replication_factor:
+        doubts.append(
+            f"{name} has {copies} copies, log.kafka.replication_factor says {place.replication_factor}: "
+            "add some with kafka-reassign-partitions.sh, or correct the key"
+        )
+    insync = int(facts.configs.get("min.insync.replicas", "1"))
+    if insync > copies:
+        doubts.append(
+            f"{name} has {copies} copies and min.insync.replicas={insync}, so brokers may refuse every "
+            f"write: set {max(1, copies - 1)}, or add copies"
+        )
+    elif insync == copies > 1:
+        doubts.append(
+            f"{name} has {copies} copies and min.insync.replicas={insync}, so one broker's end stops every "
+            f"write: set {copies - 1}, or add copies"
+        )
+    return doubts
+
+
+def _judge_retention(name: str, facts: TopicFacts, keeps: Keeps, faults: TopicFaults) -> None:
+    """Brokers know of no checkpoint: what they drop that the log still keeps, nobody can fold any more."""
+    age_ms, size = facts.kept("retention.ms"), facts.kept("retention.bytes")
+    needed_ms = (keeps.age_us + AGE_MARGIN_US) // 1000
+    needed_bytes = None if keeps.bytes_max is None else keeps.bytes_max * BYTES_MARGIN
+    picklog_does_it = "set -1 (`picklog audit` lets the topic begin later)"
+    if KEEPS_ALL < age_ms < needed_ms:
+        faults.unsafe.append(
+            f"{name} has retention.ms={age_ms}, so brokers drop records that log.retention.age "
+            f"({keeps.age_us // 1000} ms) or a kept checkpoint needs: {picklog_does_it}, "
+            f"at least {needed_ms}, or log.kafka.allow_unsafe"
+        )
+    elif age_ms != KEEPS_ALL:
+        faults.doubtful.append(
+            f"{name} has retention.ms={age_ms}, so brokers drop a log that stands still for so long, "
+            f"checkpoint or not: {picklog_does_it}"
+        )
+    if size == KEEPS_ALL:
+        return
+    if needed_bytes is None or size < needed_bytes:
+        at_least = "" if needed_bytes is None else f", at least {needed_bytes}"
+        limit = "no size" if keeps.bytes_max is None else str(keeps.bytes_max)
+        faults.unsafe.append(
+            f"{name} has retention.bytes={size}, so brokers drop records that log.retention.bytes ({limit}) "
+            f"or a kept checkpoint needs: {picklog_does_it}{at_least}, or log.kafka.allow_unsafe"
+        )
+    else:
+        faults.doubtful.append(
+            f"{name} has retention.bytes={size}, so brokers drop what is beyond it, checkpoint or not: "
+            f"{picklog_does_it}"
+        )
 
 
 async def describe_topic(place: KafkaPlace) -> TopicFacts | None:
@@ -145,8 +222,8 @@ async def create_topic(
         await client.close()
 
 
-async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, list[str]]:
-    """The topic, made where it was missing, and what is unsafe about it.
+async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, TopicFaults]:
+    """The topic, made where it was missing, and what is to be warned of: unsafe or doubtful.
 
     Raises TopicRefused for a topic that is no place for a log; KafkaUnreachable, KafkaError.
     """
@@ -157,11 +234,11 @@ async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, list[str]]:
             while facts is None or not facts.partitions:  # brokers hear of it one after another
                 await asyncio.sleep(LOOK_S)
                 facts = await describe_topic(place)
-    faults = topic_faults(place.name, facts)
+    faults = topic_faults(place, facts)
     refused = faults.impossible + ([] if place.allow_unsafe else faults.unsafe)
     if refused:
         raise TopicRefused("; ".join(refused))
-    return facts, faults.unsafe
+    return facts, faults
 
 
 async def delete_records(place: KafkaPlace, kafka_offset: int) -> int:

@@ -28,10 +28,10 @@ STEP_BYTES = 4 << 20  # of one transaction, base apart
 
 
 class KafkaCopy:
-    """CopyTarget over a topic. unsafe: what to warn of, in words. Use `open`."""
+    """CopyTarget over a topic. warnings: what the topic should have otherwise, in words. Use `open`."""
 
     def __init__(self, loop: KafkaLoop, place: KafkaPlace) -> None:
-        self.unsafe: list[str] = []
+        self.warnings: list[str] = []
         self._loop = loop
         self._place = place
         self._send: KafkaSend | None = None
@@ -101,7 +101,8 @@ class KafkaCopy:
             self._loop.close()
 
     async def _open(self) -> None:
-        facts, self.unsafe = await prepare_topic(self._place)
+        facts, faults = await prepare_topic(self._place)
+        self.warnings = faults.unsafe + faults.doubtful
         identity = f"picklog-copy-{self._place.topic}"
         # First of all: from here on no other copy writes, so what is read is what it stays.
         self._send = await KafkaSend.open(self._place, facts.message_bytes_max, PATIENCE_S, identity)

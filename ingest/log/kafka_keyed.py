@@ -21,15 +21,18 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAuthorizationFailedError
 
 from ingest.log.kafka_admin import (
     BATCH_OVERHEAD_BYTES,
+    KEEPS_ALL,
     LEADER_S,
     LOOK_S,
     MESSAGE_BYTES_CREATED,
     TopicFacts,
+    copy_doubts,
     create_topic,
     describe_topic,
 )
@@ -37,6 +40,8 @@ from ingest.log.kafka_client import client_options
 from ingest.log.kafka_loop import unreachable
 from ingest.log.kafka_settings import REQUEST_S, KafkaPlace, KafkaUnreachable, TopicRefused
 from projections.bounds import MIB
+
+log = structlog.get_logger("picklog.log")
 
 VALUE_BYTES_MAX = 8 * MIB
 MESSAGE_BYTES_MIN = VALUE_BYTES_MAX + BATCH_OVERHEAD_BYTES
@@ -89,8 +94,27 @@ def keyed_faults(name: str, facts: TopicFacts, wanted: KeyedTopic) -> list[str]:
     return faults
 
 
+def keyed_doubts(place: KafkaPlace, facts: TopicFacts, wanted: KeyedTopic) -> list[str]:
+    """What a topic that can be used should have otherwise, each with what to do."""
+    doubts = copy_doubts(place, facts)
+    policy, age_ms = facts.configs.get("cleanup.policy", "delete"), facts.kept("retention.ms")
+    if wanted.is_compacted and "delete" in policy:
+        doubts.append(
+            f"{place.name} has cleanup.policy={policy}, which drops the newest of a key too: set compact"
+        )
+    elif KEEPS_ALL < age_ms < wanted.retention_ms:
+        doubts.append(
+            f"{place.name} has retention.ms={age_ms}: what nobody has written into the database by then is "
+            f"gone: set {wanted.retention_ms}"
+        )
+    return doubts
+
+
 async def prepare_keyed(place: KafkaPlace, wanted: KeyedTopic) -> None:
-    """Make the topic where it is missing, and check it. Raises TopicRefused, KafkaUnreachable."""
+    """Make the topic where it is missing, and check it; what is doubtful is logged.
+
+    Raises TopicRefused, KafkaUnreachable.
+    """
     with _translated():
         facts = await describe_topic(place)
         if facts is None:
@@ -108,6 +132,8 @@ async def prepare_keyed(place: KafkaPlace, wanted: KeyedTopic) -> None:
     faults = keyed_faults(place.name, facts, wanted)
     if faults:
         raise TopicRefused("; ".join(faults))
+    for what in keyed_doubts(place, facts, wanted):
+        log.warning("a topic beside the log should be set otherwise", detail=what)
 
 
 class KeyedSend:

@@ -66,9 +66,11 @@ class KafkaLog(KafkaReader):
 
     @classmethod
     async def _open(cls, loop: KafkaLoop, place: KafkaPlace, patience_s: float) -> KafkaLog:
-        facts, unsafe = await prepare_topic(place)
-        for what in unsafe:
+        facts, faults = await prepare_topic(place)
+        for what in faults.unsafe:
             log.warning("the topic of the log may lose acknowledged records", detail=what)
+        for what in faults.doubtful:
+            log.warning("the topic of the log should be set otherwise", detail=what)
         fetch = await KafkaFetch.open(place)
         store = cls(loop, fetch, facts.message_bytes_max, patience_s)
         try:

@@ -41,11 +41,19 @@ class KafkaSecurity(NamedTuple):
     client_key: str | None = None
 
 
+class Keeps(NamedTuple):
+    """How much of a log `log.retention` keeps. age_us: log time. bytes_max: None for no limit by size."""
+
+    age_us: int = 7 * 86_400_000_000
+    bytes_max: int | None = None
+
+
 class KafkaPlace(NamedTuple):
     """A topic of a cluster, and how topics are made there.
 
     servers: `host:port` of brokers to begin with. replication_factor: of topics that are created.
     allow_unsafe: settings that may lose acknowledged records are warned of, not refused.
+    keeps: of the log there, which brokers must not drop before.
     """
 
     servers: tuple[str, ...]
@@ -53,6 +61,7 @@ class KafkaPlace(NamedTuple):
     replication_factor: int = 3
     allow_unsafe: bool = False
     security: KafkaSecurity = KafkaSecurity()
+    keeps: Keeps = Keeps()
 
     @property
     def name(self) -> str:

@@ -12,13 +12,14 @@ from app.cli import run
 from app.cli_errors import EXIT_UNREACHABLE, EXIT_USAGE
 from app.kafka_places import brokers_told, is_kafka, kafka_place, topics_told
 from deploy.demo.addresses import free_port
-from ingest.log.kafka_settings import KafkaDenied, KafkaSecurity, TopicRefused
+from ingest.log.kafka_settings import KafkaDenied, KafkaSecurity, Keeps, TopicRefused
 
 Captured = pytest.CaptureFixture[str]
 
 WHOLE = """
 log:
   kind: kafka
+  retention: {age: 3d, bytes: 5GiB}
   kafka:
     bootstrap_servers: ["a:9092", "b:9092"]
     topic: lane
@@ -43,7 +44,14 @@ def test_the_section_of_the_file_is_the_place_whatever_serve_writes_to(
     place = kafka_place(Path(f"kafka:{file}"))
     assert (place.servers, place.topic) == (("a:9092", "b:9092"), "lane")
     assert (place.replication_factor, place.allow_unsafe) == (2, True)
+    assert place.keeps == Keeps(3 * 86_400_000_000, 5 << 30)
     assert place.security == KafkaSecurity("SASL_SSL", "PLAIN", "u", "hush", "ca.pem", None, None)
+
+
+def test_a_share_of_a_file_system_is_no_limit_of_a_topic(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text('log: {retention: {bytes: 25%}, kafka: {bootstrap_servers: ["a:9092"]}}')
+    assert kafka_place(Path(f"kafka:{file}")).keeps == Keeps(7 * 86_400_000_000, None)
 
 
 def test_a_place_is_named_by_its_prefix() -> None:

@@ -49,8 +49,8 @@ class Topics:
         return reader
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
-        """A topic as somebody else would make it."""
-        settings = {name.replace("_", "."): text for name, text in configs.items()}
+        """A topic as somebody else would make it, who keeps everything unless told otherwise."""
+        settings = {"retention.ms": "-1"} | {name.replace("_", "."): text for name, text in configs.items()}
         new = NewTopic(topic, partitions, 1, topic_configs=settings)
         answer = self.admin("create_topics", [new])
         assert answer.topic_errors[0][1] == 0, answer

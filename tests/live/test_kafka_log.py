@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from structlog.testing import capture_logs
 
 from ingest.log.appender import Receipt, Status
 from ingest.log.kafka_log import KafkaLog
@@ -160,11 +161,15 @@ def test_topics_that_cannot_hold_a_log_are_refused_with_what_to_set(topics: Topi
     topics.create("narrow", max_message_bytes="1000000")
     topics.create("compacted", cleanup_policy="compact", max_message_bytes=wide)
     topics.create("unclean", unclean_leader_election_enable="true", max_message_bytes=wide)
+    topics.create("week", max_message_bytes=wide, retention_ms="604800000")  # as Kafka has it by default
+    topics.create("sized", max_message_bytes=wide, retention_bytes="1000000000")
     for topic, words in (
         ("parts", "topic parts has 3 partitions, a log is one"),
         ("narrow", "topic narrow takes max.message.bytes=1000000, a record may have 4194304"),
         ("compacted", "topic compacted has cleanup.policy=compact, which drops records"),
         ("unclean", "topic unclean has unclean.leader.election.enable=true"),
+        ("week", r"topic week has retention.ms=604800000, so brokers drop records .* at least 691200000"),
+        ("sized", r"topic sized has retention.bytes=1000000000, .*log.retention.bytes \(no size\)"),
     ):
         with pytest.raises(TopicRefused, match=words):
             KafkaLog.open(topics.place(topic))
@@ -178,6 +183,20 @@ def test_topics_that_cannot_hold_a_log_are_refused_with_what_to_set(topics: Topi
         KafkaReader.open(topics.place("unclean"))
     log = topics.log(topics.place("unclean", allow_unsafe=True))
     assert log.commit([record(0)]) == 0
+
+
+def test_a_topic_that_might_be_better_is_taken_with_what_to_set(topics: Topics) -> None:
+    topics.create("month", max_message_bytes="9000000", retention_ms="2592000000", min_insync_replicas="2")
+    with capture_logs() as said:
+        log = topics.log(topics.place("month", replication_factor=3))
+    told = "\n".join(line["detail"] for line in said)
+    for words in (
+        "topic month has retention.ms=2592000000",
+        "topic month has 1 copies, log.kafka.replication_factor says 3",
+        "topic month has 1 copies and min.insync.replicas=2",
+    ):
+        assert words in told
+    assert topics.reader(log).log_id == log.log_id
 
 
 def test_a_topic_that_became_too_narrow_refuses_a_record_and_takes_the_next(topics: Topics) -> None:

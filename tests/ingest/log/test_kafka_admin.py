@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ingest.log.kafka_admin import MESSAGE_BYTES_CREATED, MESSAGE_BYTES_MIN, TopicFacts, topic_faults
+from ingest.log.kafka_admin import (
+    MESSAGE_BYTES_CREATED,
+    MESSAGE_BYTES_MIN,
+    TopicFacts,
+    TopicFaults,
+    topic_faults,
+)
+from ingest.log.kafka_settings import KafkaPlace, Keeps
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, RECORD_BYTES_MAX
 
 GOOD = {
@@ -12,17 +19,30 @@ GOOD = {
     "cleanup.policy": "delete",
     "unclean.leader.election.enable": "false",
     "min.insync.replicas": "2",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
 }
+PLACE = KafkaPlace(("broker:9092",), "x")
+WEEK = Keeps()
+DAY_MS = 86_400_000
+GB = 1_000_000_000
+
+
+def judged(
+    replication: int = 3, wanted: int = 3, keeps: Keeps = WEEK, partitions: int = 1, **configs: str
+) -> TopicFaults:
+    changed = {name.replace("_", "."): text for name, text in configs.items()}
+    place = PLACE._replace(replication_factor=wanted, keeps=keeps)
+    return topic_faults(place, TopicFacts(partitions, replication, GOOD | changed))
 
 
 def faults(partitions: int = 1, replication: int = 3, **configs: str) -> tuple[list[str], list[str]]:
-    changed = {name.replace("_", "."): text for name, text in configs.items()}
-    found = topic_faults("topic x", TopicFacts(partitions, replication, GOOD | changed))
+    found = judged(replication, 3, WEEK, partitions, **configs)
     return found.impossible, found.unsafe
 
 
 def test_a_topic_as_it_is_made_has_no_fault() -> None:
-    assert faults() == ([], [])
+    assert judged() == ([], [], [])
     assert faults(max_message_bytes=str(MESSAGE_BYTES_CREATED)) == ([], [])
     assert MESSAGE_BYTES_CREATED > COMMIT_BATCH_BYTES_MAX and MESSAGE_BYTES_MIN > RECORD_BYTES_MAX
 
@@ -55,3 +75,55 @@ def test_what_may_lose_acknowledged_records_is_unsafe_not_impossible() -> None:
 @pytest.mark.parametrize("replication", [1, 2])
 def test_fewer_than_three_replicas_are_the_site_s_own_choice(replication: int) -> None:
     assert faults(replication=replication, min_insync_replicas="1") == ([], [])
+
+
+@pytest.mark.parametrize("age_ms", ["604800000", str(8 * DAY_MS - 1), "0"])
+def test_brokers_that_drop_by_age_what_the_log_still_keeps_are_refused_with_what_to_set(age_ms: str) -> None:
+    found = judged(retention_ms=age_ms)
+    (said,) = found.unsafe
+    assert f"retention.ms={age_ms}," in said and "log.retention.age (604800000 ms)" in said
+    assert "set -1" in said and f"at least {8 * DAY_MS}" in said and "log.kafka.allow_unsafe" in said
+    assert found.impossible == found.doubtful == []
+
+
+def test_brokers_that_keep_longer_than_the_log_are_warned_of() -> None:
+    found = judged(retention_ms=str(8 * DAY_MS))
+    assert found.impossible == found.unsafe == []
+    (said,) = found.doubtful
+    assert f"retention.ms={8 * DAY_MS}" in said and "set -1" in said
+    found = judged(retention_ms=str(2 * DAY_MS), keeps=Keeps(DAY_MS * 1000))
+    assert found.unsafe == [] and len(found.doubtful) == 1, "the log's own age counts"
+    assert len(judged(retention_ms=str(8 * DAY_MS), keeps=Keeps(30 * DAY_MS * 1000)).unsafe) == 1
+
+
+def test_brokers_that_drop_by_size_what_the_log_still_keeps_are_refused() -> None:
+    (said,) = judged(retention_bytes=str(GB)).unsafe
+    assert f"retention.bytes={GB}," in said and "log.retention.bytes (no size)" in said and "set -1" in said
+    (said,) = judged(retention_bytes=str(2 * GB - 1), keeps=Keeps(bytes_max=GB)).unsafe
+    assert f"log.retention.bytes ({GB})" in said and f"at least {2 * GB}" in said
+    found = judged(retention_bytes=str(2 * GB), keeps=Keeps(bytes_max=GB))
+    (said,) = found.doubtful
+    assert f"retention.bytes={2 * GB}," in said and found.unsafe == []
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_fewer_copies_than_configured_are_warned_of_with_both_figures(copies: int) -> None:
+    (said,) = judged(copies, min_insync_replicas="1").doubtful
+    assert f"has {copies} copies, log.kafka.replication_factor says 3: add some" in said
+    assert judged(copies, wanted=copies, min_insync_replicas="1") == ([], [], [])
+    assert judged(copies, wanted=1, min_insync_replicas="1") == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("copies", "insync", "words"),
+    [
+        (3, 3, "has 3 copies and min.insync.replicas=3, so one broker's end stops every write: set 2"),
+        (2, 2, "so one broker's end stops every write: set 1"),
+        (3, 4, "has 3 copies and min.insync.replicas=4, so brokers may refuse every write: set 2"),
+        (1, 2, "so brokers may refuse every write: set 1"),
+    ],
+)
+def test_writes_that_need_every_copy_are_warned_of(copies: int, insync: int, words: str) -> None:
+    found = judged(copies, wanted=copies, min_insync_replicas=str(insync))
+    (said,) = found.doubtful
+    assert words in said and found.impossible == found.unsafe == []
