@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from deploy.demo.addresses import free_port
 from deploy.demo.fleet import Fleet
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_settings import KafkaPlace
-from projections.events.codec import decode_record
+from ingest.wire.router_events import KvFrame, decode_kv_message
+from projections.events.codec import decode_record, encode_record
 from projections.events.control import ClockTicked, LaneOpened
 from projections.events.envelope import Record
 from projections.events.signals import (
+    KvBatchReceived,
     SampleReceived,
     SubscriptionChanged,
     SubscriptionContinued,
@@ -25,9 +28,11 @@ from projections.events.signals import (
 )
 from projections.fold import Fold
 from replay.engine import records_of
+from tests.live import test_spool
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.live.router_process import RouterProcess, picklog, pool_config, until
+from tests.live.test_spool import WORKERS, Talker, missing
 
 pytestmark = [pytest.mark.live("dynamo"), pytest.mark.live("kafka"), pytest.mark.timeout(300)]
 TAKEOVER_S_MAX = 3.0
@@ -136,6 +141,17 @@ def site(demo_fleet: Fleet, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Site
             made.close()
 
 
+@pytest.fixture
+def talk(kafka: KafkaBroker, tmp_path: Path) -> Iterator[test_spool.Site]:
+    """A fleet whose publishers are the test's, with one ingest process."""
+    with Topics(kafka) as topics:
+        made = test_spool.Site(topics, tmp_path)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
 def seconds_until(holds: Callable[[], Any], what: Callable[[], str]) -> float:
     """How long it took."""
     began = time.monotonic()
@@ -171,6 +187,92 @@ def test_a_killed_owner_is_followed_within_three_seconds_and_nothing_is_read_ane
     assert router.ready()[0] == 200
     assert site.agrees() >= 4
     assert "12" in site.verified()
+
+
+@pytest.mark.req("EVS-15", "EVS-16")
+def test_what_a_fleet_says_while_its_owner_is_killed_takes_effect_once(talk: test_spool.Site) -> None:
+    first, second = talk.ingest, talk.process("ingest", "second")
+    talkers = [Talker(talk.store, number, blocks=8) for number in WORKERS]
+    publishers = 2 * len(WORKERS)
+    try:
+        first.start(ready=False)
+        until(lambda: first.connected() == publishers, first.log_tail)
+        second.start(ready=False)
+        until(lambda: second.log_lines("standing by") and second.connected() == publishers, second.log_tail)
+        with talkers[0], talkers[1]:
+            said_on(talkers)
+            first.kill()
+            killed_at = [dict(talker.told) for talker in talkers]
+            until(lambda: second.log_lines("the log is taken over"), second.log_tail)
+            for talker, before in zip(talkers, killed_at, strict=True):
+                assert talker.told["kv"] - before["kv"] > 20 and talker.told["load"] > before["load"]
+            said_on(talkers)
+            for talker in talkers:
+                talker.fall_silent()
+            until(lambda: missing(talk, talkers) == [], lambda: str(missing(talk, talkers)))
+            assert state_said(fold_of_log(talk)) == state_said(fold_of_frames(talk, talkers))
+    finally:
+        second.close()
+
+
+def said_on(talkers: list[Talker]) -> None:
+    """Until each has said some more."""
+    goal = max(talker.told["kv"] for talker in talkers) + 150
+    until(lambda: all(talker.told["kv"] >= goal for talker in talkers), "talk goes on")
+
+
+def fold_of_log(site: test_spool.Site) -> Fold:
+    """Of all that two owners wrote, which said both kinds of frames each."""
+    fold = Fold()
+    epochs: defaultdict[type, set[int]] = defaultdict(set)
+    reader = KafkaReader.open(site.place)
+    try:
+        for offset, data in records_of(reader, 0):
+            fact = fold.apply(offset, data, [])
+            if isinstance(fact, SampleReceived | KvBatchReceived):
+                epochs[type(fact)].add(decode_record(offset, data).epoch)
+    finally:
+        reader.close()
+    assert epochs == {SampleReceived: {1, 2}, KvBatchReceived: {1, 2}}
+    return fold
+
+
+def fold_of_frames(site: test_spool.Site, talkers: list[Talker]) -> Fold:
+    """Of what one owner that lived on would have written: the fleet as it first was, then each frame."""
+    fold = Fold()
+    reader = KafkaReader.open(site.place)
+    try:
+        for offset, data in records_of(reader, 0):
+            if isinstance(decode_record(offset, data).fact, SampleReceived | KvBatchReceived):
+                break
+            fold.apply(offset, data, [])
+    finally:
+        reader.close()
+    facts: list[tuple[Any, ...]] = []
+    for worker, talker in zip(WORKERS, talkers, strict=True):
+        for turn in range(1, talker.told["kv"] + 1):
+            frame = decode_kv_message(talker.kv_message(turn), 0x900 + worker)
+            assert isinstance(frame, KvFrame)
+            columns = (frame.heads, frame.hashes, frame.published_at_ms)
+            facts.append(KvBatchReceived("dynamo", 0x900 + worker, 1, turn, turn, *columns))
+        for number in range(1, talker.told["load"] + 1):
+            said = talker.sample(number)
+            figures = (None, None, said.kv_used_blocks, said.published_at_ms)
+            facts.append(SampleReceived("dynamo", 0x700 + worker, 1, number, number, worker, 0, *figures))
+    owner, last = fold.state.intake.owner, fold.mark
+    assert owner is not None
+    sequence = fold.state.intake.writers[owner[0]].last_sequence
+    for n, fact in enumerate(facts, start=1):
+        data = encode_record(last.time + n, *owner, sequence + n, fact)
+        assert fold.apply(last.offset + n, data, []) is not None
+    return fold
+
+
+def state_said(fold: Fold) -> tuple[Any, ...]:
+    """What frames left, without stamps and writers: blocks with their cursors, samples with their numbers."""
+    samples = [fold.state.load.sample("dynamo", worker, 0) for worker in WORKERS]
+    assert fold.state.kv.digest and all(samples)
+    return fold.state.kv.digest, [held._replace(received_at=0) for held in samples if held is not None]
 
 
 @pytest.mark.req("EVS-16")

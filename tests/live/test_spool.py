@@ -97,15 +97,22 @@ class Talker:
     def _talk(self) -> None:
         while not self._ending.wait(1 / FRAMES_PER_S):
             turn = self.told["kv"] + 1
-            data = self._removed(turn) if turn % 2 else self._stored(turn)
-            said = event(turn, data, worker_id=self._number)
-            self._kv.send_multipart(message([said], turn, 0x900 + self._number))
+            self._kv.send_multipart(self.kv_message(turn))
             self.told["kv"] = turn
             if turn % 5 == 0:
                 number = self.told["load"] + 1
-                sample = Sample(number, turn, self._number, 0, None, None, turn % 1000)
-                self._load.send_multipart(encode_sample_message(0x700 + self._number, sample))
+                self._load.send_multipart(encode_sample_message(0x700 + self._number, self.sample(number)))
                 self.told["load"] = number
+
+    def kv_message(self, turn: int) -> tuple[bytes, ...]:
+        """The frames of block event number `turn`."""
+        data = self._removed(turn) if turn % 2 else self._stored(turn)
+        return message([event(turn, data, worker_id=self._number)], turn, 0x900 + self._number)
+
+    def sample(self, number: int) -> Sample:
+        """Sample number `number`."""
+        turn = 5 * number
+        return Sample(number, turn, self._number, 0, None, None, turn % 1000)
 
     def _names(self, turn: int) -> range:
         start = (self._number << 40) + turn * self._blocks
@@ -129,8 +136,8 @@ class Site:
         self.ingest = self.process("ingest")
         self.router = self.process("router")
 
-    def process(self, command: str, **settings: Any) -> RouterProcess:
-        """One more process, not started."""
+    def process(self, command: str, name: str = "", **settings: Any) -> RouterProcess:
+        """One more process, not started. name: of its folder, the command unless it is given."""
         port = free_port()
         discovery = {"source": "file", "file": {"root": str(self.store.root), "namespace": "dynamo"}}
         kafka = {
@@ -157,7 +164,7 @@ class Site:
             "checkpoints": {"bytes": "64MiB"},
             **settings,
         }
-        return RouterProcess(self._folder / command, config, port, command)
+        return RouterProcess(self._folder / (name or command), config, port, command)
 
     def begin(self) -> list[Talker]:
         """Start the owner, and a router once it hears all publishers; these, still silent."""
