@@ -125,7 +125,8 @@ class CheckpointSettings(Section):
     """Fold state written aside, so that a start takes seconds."""
 
     every: Annotated[Duration, duration_within("1s", "1d")] = Field(
-        default=Duration(60_000_000), description="Log time between checkpoints. 1s to 1d."
+        default=Duration(60_000_000),
+        description="Longest log time between checkpoints; a busy log has them sooner. 1s to 1d.",
     )
     keep: int = Field(
         default=3, ge=1, le=1000, description="Newest ones kept, besides one an hour and one a day."

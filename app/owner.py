@@ -8,6 +8,9 @@ Settings may want behaviours of the fold that are not in force (decision 8). The
 those first, and the settings behind them; it waits with both while a live replica has not
 said that it can fold them, and asks again at every tick. What settings in force do not
 want any more is given up behind them.
+
+A checkpoint is due after an interval of log time, and sooner on a busy log: a start folds what came behind
+the newest one, and that is to take seconds whatever the traffic is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.tail import Tail
-from projections.bounds import REPLICA_GONE_US, SECOND_US
+from projections.bounds import CHECKPOINT_SPACING_US, CHECKPOINT_TAIL_MAX, REPLICA_GONE_US, SECOND_US
 from projections.events.control import (
     CheckpointDue,
     ClockTicked,
@@ -35,14 +38,16 @@ Append = Callable[[tuple[Any, ...]], object]
 
 
 class Owner:
-    """Speaks for the owner. `checkpoint_every_us`: log time between due checkpoints."""
+    """Speaks for the owner. `checkpoint_every_us`: longest log time between due checkpoints."""
 
     def __init__(self, tail: Tail, append: Append, *, checkpoint_every_us: int, now_us: int) -> None:
         self.tail = tail
         self._append = append
         self._checkpoint_every_us = checkpoint_every_us
         self._tick_due_at = now_us
-        self._checkpoint_due_at: int | None = None
+        self._checkpoint_said_at: int | None = None  # log time; of the first tick where none was said
+        self._counted = tail
+        self._folded_before = 0  # of `_counted`, when a checkpoint was last due
         self._listening_since: int | None = None
         self._declared_gone: set[bytes] = set()
         self._adopted: ConfigAdopted | None = None  # by this owner, perhaps not folded yet
@@ -63,11 +68,7 @@ class Owner:
             self._append(ClockTicked(wall_us, note.offset, note.digests, note.records, note.check_sum))
         self._adopt_waiting()
         stamp = self.tail.fold.state.intake.stamp
-        if self._checkpoint_due_at is None:
-            self._checkpoint_due_at = stamp + self._checkpoint_every_us
-        elif stamp >= self._checkpoint_due_at:
-            self._checkpoint_due_at = stamp + self._checkpoint_every_us
-            self._append(CheckpointDue("time"))
+        self._say_due(stamp)
         has_listened = now_us - self._listening_since >= REPLICA_GONE_US
         if has_listened and not self.tail.is_log_away(now_us):
             self._declare_gone(stamp)
@@ -107,6 +108,21 @@ class Owner:
     def on_proposed(self, fact: ConfigProposed, enabled: bool) -> int:
         """A replica's proposal was read from the log."""
         return self.adopt(fact.replica.hex(), fact.digest, fact.settings, fact.pick, enabled)
+
+    def _say_due(self, stamp: int) -> None:
+        if self._counted is not self.tail:  # a new fold: it counts from the checkpoint that it began with
+            self._counted, self._folded_before = self.tail, 0
+        if self._checkpoint_said_at is None:
+            self._checkpoint_said_at = stamp
+        waited_us, folded = stamp - self._checkpoint_said_at, self.tail.folded
+        if waited_us >= self._checkpoint_every_us:
+            cause = "time"
+        elif waited_us >= CHECKPOINT_SPACING_US and folded - self._folded_before >= CHECKPOINT_TAIL_MAX:
+            cause = "records"
+        else:
+            return
+        self._checkpoint_said_at, self._folded_before = stamp, folded
+        self._append(CheckpointDue(cause))
 
     def _newest(self) -> ConfigAdopted | SettingsHeld | None:
         """The newest settings that are adopted, whether that is folded or not."""

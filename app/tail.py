@@ -33,6 +33,7 @@ from projections.events.codec import RecordRefused, decode_record
 from projections.events.control import ClockTicked, Pinged, RecordCondemned
 from projections.events.kinds import Kind
 from projections.events.ports import RecordBatch
+from projections.events.signals import KV_EVENT_HEAD, KvBatchReceived
 from projections.fold import Fold, FoldStopped, NewerRelease
 from projections.notices import Notice
 
@@ -134,6 +135,7 @@ class Tail:
         self.replica = replica
         self.stopped = StopReason.NONE
         self.stopped_detail = ""
+        self.folded = 0  # records since this fold's checkpoint, and the kv-events in them: what a start costs
         self._condemned = condemned
         self._watched = watched | pause_after
         self._pause_after = pause_after
@@ -298,7 +300,10 @@ class Tail:
                 return False
             self._see_stamp(now_us)
             kind = type(fact)
-            if kind is Pinged:
+            self.folded += 1
+            if kind is KvBatchReceived:
+                self.folded += len(cast(KvBatchReceived, fact).heads) // KV_EVENT_HEAD.size
+            elif kind is Pinged:
                 self._own_ping(cast(Pinged, fact), now_us)
             elif kind is ClockTicked:
                 effects += self._tick(offset, cast(ClockTicked, fact))

@@ -169,7 +169,7 @@ def needs(fleet: Fleet) -> Needs:
     readers = fleet.replicas + 2  # the standby and the follower; the owner folds what it wrote
     ownerships = fleet.ranks * assumed.blocks_per_rank
     memory = costs.process_bytes + costs.worker_bytes * fleet.workers + costs.ownership_bytes * ownerships
-    behind = assumed.checkpoint_every_s * following
+    behind = _checkpoint_spacing_s(records + fleet.kv_events) * following
     restart = costs.load_ownership * ownerships + (behind / (1 - following) if following < 1 else math.inf)
     return Needs(
         read,
@@ -185,6 +185,12 @@ def needs(fleet: Fleet) -> Needs:
         memory,
         restart,
     )
+
+
+def _checkpoint_spacing_s(folded_per_s: float) -> float:
+    """Log time between checkpoints of a fleet that writes so many records and kv-events a second."""
+    soonest = bounds.CHECKPOINT_SPACING_US / bounds.SECOND_US
+    return min(ASSUMED.checkpoint_every_s, max(soonest, bounds.CHECKPOINT_TAIL_MAX / folded_per_s))
 
 
 class Limit(NamedTuple):

@@ -166,7 +166,7 @@ class ConfigAdopted(NamedTuple):
 
 
 class CheckpointDue(NamedTuple):
-    """The follower shall write the state of this very offset. cause: time, shutdown, start."""
+    """The follower shall write the state of this very offset. cause: time, records, shutdown."""
 
     cause: str
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.owner import TICK_EVERY_US, Owner
 from app.tail import Tail
-from projections.bounds import REPLICA_GONE_US, SECOND_US
+from projections.bounds import CHECKPOINT_SPACING_US, REPLICA_GONE_US, SECOND_US
 from projections.events.control import (
     CheckpointDue,
     ClockTicked,
@@ -15,6 +15,7 @@ from projections.events.control import (
     FoldModeAdopted,
     KvPickSettings,
     PickSettings,
+    Pinged,
     ReplicaGone,
     ReplicaStarted,
 )
@@ -70,6 +71,58 @@ def test_a_checkpoint_is_due_at_each_interval_of_log_time() -> None:
     assert len(lane.of(CheckpointDue)) == 3
     lane.owner.checkpoint_now("shutdown")
     assert lane.of(CheckpointDue)[-1].cause == "shutdown"
+
+
+class Busy(Lane):
+    """A lane on which others say much: `others` records each quarter of a second."""
+
+    others = 0
+
+    def run(self, seconds: float, step_us: int = SECOND_US // 4) -> None:
+        for _ in range(int(seconds * SECOND_US / step_us)):
+            for number in range(self.others):
+                self.world.say(Pinged(SILENT, number, -1), SILENT)
+            super().run(step_us / SECOND_US, step_us)
+
+
+@pytest.mark.req("EVS-13")
+def test_a_busy_log_is_checkpointed_sooner_so_that_a_start_has_little_to_fold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.owner.CHECKPOINT_TAIL_MAX", 600)
+    lane = Busy()
+    lane.others = 10
+    lane.run(61)
+    dues = lane.of(CheckpointDue)
+    assert [due.cause for due in dues] == ["records"] * 4, "600 records at 40 and some a second take 15 s"
+    lane.others = 0
+    lane.run(61)
+    assert [due.cause for due in lane.of(CheckpointDue)[4:]] == ["time"], "a quiet log keeps to the interval"
+
+
+def test_a_storm_is_not_checkpointed_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.owner.CHECKPOINT_TAIL_MAX", 50)
+    lane = Busy()
+    lane.others = 100
+    lane.run(35)
+    assert CHECKPOINT_SPACING_US == 10 * SECOND_US and len(lane.of(CheckpointDue)) == 3
+    lane = Busy(checkpoint_every_us=5 * SECOND_US)
+    lane.others = 100
+    lane.run(21)
+    assert {due.cause for due in lane.of(CheckpointDue)} == {"time"}, "a shorter interval is the site's wish"
+
+
+def test_a_fold_that_began_anew_counts_from_its_own_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.owner.CHECKPOINT_TAIL_MAX", 2_000)
+    lane = Busy()
+    lane.others = 10
+    lane.run(30)
+    assert lane.of(CheckpointDue) == []
+    lane.owner.tail = lane.tail = Tail(Fold(), OWNER, lane.now)  # it has all of the log to fold
+    lane.run(10)
+    assert lane.of(CheckpointDue) == [] and lane.tail.folded > 1_500
+    lane.run(15)
+    assert [due.cause for due in lane.of(CheckpointDue)] == ["records"]
 
 
 def test_a_replica_silent_for_thirty_seconds_is_declared_gone_once() -> None:

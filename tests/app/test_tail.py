@@ -28,6 +28,7 @@ from projections.events.control import (
     RecordCondemned,
 )
 from projections.events.ports import MemoryLog, RecordBatch
+from projections.events.signals import KV_EVENT_HEAD, KvBatchReceived, KvOperation, StorageTier
 from projections.fold import Fold
 
 OWNER = bytes([1]) * 16
@@ -66,6 +67,19 @@ class Lane:
             if isinstance(effect, AppendPing):
                 self.say(Pinged(ME, effect.number, effect.as_of), ME)
         self.read(now if back_at is None else back_at)
+
+
+def test_what_a_start_has_to_fold_is_counted_in_records_and_in_the_events_of_their_batches() -> None:
+    lane = Lane()
+    head = KV_EVENT_HEAD.pack(1, 0, 0, int(KvOperation.CLEARED), int(StorageTier.DEVICE), 0, 0)
+    lane.say(KvBatchReceived("dynamo", 7, 1, 0, 0, head * 3, b"", 0))
+    lane.read(now=1)
+    assert lane.tail.folded == 2, "events cost nothing where the index is off"
+    lane.say(FoldModeAdopted((1,)))
+    for number in range(1, 5):
+        lane.say(KvBatchReceived("dynamo", 7, 1, number, number, head * 3, b"", 0))
+    lane.read(now=2)
+    assert lane.tail.folded == 2 + 1 + 4 * (1 + 3)
 
 
 @pytest.mark.req("EVS-04")
