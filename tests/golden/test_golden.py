@@ -1,9 +1,9 @@
 """Logs of released versions fold to the same state and repeat every pick, for ever.
 
-`run-*` are data directories of real fleets (Dynamo of that version, workers killed on the
-way, settings changed while running); `recording-*` were made of recordings by `recorder`.
-`expected.json` of each was written with it. A change that breaks one of these breaks every
-log that somebody keeps: give the new behaviour a number (fold mode or flag) instead.
+`run-*` are data directories of real fleets, `recording-*` were made of recordings, `world-*` of
+engines that exist nowhere else; README.md tells of each. `expected.json` was written with it. A
+change that breaks one of these breaks every log that somebody keeps: give the new behaviour a
+number (fold mode or flag) instead.
 """
 
 from __future__ import annotations
@@ -21,14 +21,30 @@ import replay.verify as verify_module
 from app.checkpoint_store import CheckpointFolder
 from app.fold_start import start_fold
 from ingest.log.segment_reader import SegmentReader
-from projections.view import View
-from replay.verify import verify
+from projections.events.picks import Chosen, Outcome
+from projections.kv.side_index import SideIndex
+from projections.view import Overlay, View
+from replay.verify import Report, verify
 from router.picker.pick import pick
 from tests.golden.state import state_of
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 GOLDEN = sorted(path.parent for path in HERE.glob("*/expected.json"))
+WORLD = HERE / "world-kv-tiers"
+TAKEN_OUT: dict[str, dict[str, Any]] = {  # parts of the prefix term by the settings that are neutral to them
+    "side": {"predicted_ttl_us": 0},
+    "approximate": {"approximate_ttl_us": 0},
+    "tiers": {"host_credit": 0.0, "disk_credit": 0.0},
+    "host": {"host_credit": 0.0},
+    "disk": {"disk_credit": 0.0},
+    "decay": {"credit_decay": 0.0},
+    "conditional": {"conditional": None},
+    "softmax": {"temperature": 0.0},
+    "bursts": {},
+}
+CHANGED_MIN = 3
+MOVED_MIN = {"host": 0, "disk": 0}  # of these alone; together they are "tiers"
 OTHER_PYTHONS = sorted(REPOSITORY.glob(".venvs/python-*/bin/python"))
 
 
@@ -37,7 +53,7 @@ def names(folders: list[Path]) -> list[str]:
 
 
 def test_there_are_golden_logs() -> None:
-    assert len(GOLDEN) >= 9
+    assert len(GOLDEN) >= 10
 
 
 @pytest.mark.req("EVS-06", "EVS-21")
@@ -116,6 +132,43 @@ def test_a_broken_prefix_term_is_caught(folder: Path, fault: str, monkeypatch: p
     report = verify(reader, None)
     reader.close()
     assert report.different > 0
+
+
+def asked_again(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> tuple[Report, dict[str, Outcome]]:
+    """The made world verified under settings that differ in these, and what every pick comes to."""
+    found: dict[str, Outcome] = {}
+
+    def changed_pick(view: Any, question: Any, settings: Any, flags: Any) -> Any:
+        settings = settings._replace(kv=settings.kv._replace(**changed))
+        found[question.request_id] = pick(view, question, settings, flags)
+        return found[question.request_id]
+
+    monkeypatch.setattr(verify_module, "pick", changed_pick)
+    reader = SegmentReader.open(WORLD)
+    report = verify(reader, None)
+    reader.close()
+    return report, found
+
+
+def ranks_of(outcome: Outcome) -> list[Chosen | None]:
+    """Who prefills and who decodes, without what they are charged."""
+    chosen = (outcome.prefill.chosen, outcome.decode.chosen)
+    return [one and one._replace(tokens=0, blocks=None) for one in chosen]
+
+
+@pytest.mark.req("DYN-02", "DYN-04", "DYN-05", "DYN-08", "CDG-01")
+@pytest.mark.parametrize("fault", TAKEN_OUT)
+def test_each_part_of_the_prefix_term_decides_picks_of_the_made_world(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, recorded = asked_again(monkeypatch)
+    assert report.different == 0 and len(recorded) == report.picks
+    if fault == "bursts":  # own picks that the as-of does not hold stand for no blocks
+        monkeypatch.setattr(Overlay, "predictions", lambda _: SideIndex())
+    report, found = asked_again(monkeypatch, **TAKEN_OUT[fault])
+    assert report.different >= CHANGED_MIN
+    moved = [name for name, outcome in found.items() if ranks_of(outcome) != ranks_of(recorded[name])]
+    assert len(moved) >= MOVED_MIN.get(fault, CHANGED_MIN)
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
