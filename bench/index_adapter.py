@@ -2,6 +2,10 @@
 
 What it costs to pack numbers into columns is part of every figure measured through it; the product gets
 columns from the wire and never pays it.
+
+A harness whose oracle knows no block that names itself as its parent calls this wrong where hashes
+collide by chance: such a block is refused alone here and what follows it hangs from the block
+above (decision 26), while that oracle gives it a node of its own. Told of no such block, it agrees.
 """
 
 from __future__ import annotations
