@@ -1,9 +1,10 @@
 """A real Apache Kafka for live tests: one broker that is its own controller, on loopback, on free ports.
 
-It speaks plaintext for tests that only want a log, and, where certificates are given, TLS and
-SASL (PLAIN) on ports of their own. Its heap is small, its data lies in the folder given, and it
-ends with this process. A client may be sent on a detour: one more listener tells an address that
-is not its own. Several brokers make a cluster: `kafka_cluster`. Every call blocks.
+It speaks plaintext for tests that only want a log, and, where certificates are given, TLS, SASL
+(PLAIN) and SASL over TLS (SCRAM) on ports of their own. Its heap is small, its data lies in the
+folder given, and it ends with this process. A client may be sent on a detour: one more listener
+tells an address that is not its own. Several brokers make a cluster: `kafka_cluster`. Every call
+blocks.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ from tests.live.peers import START_S_MAX, missing
 GET_JAVA = "no Java on this machine: apt-get install openjdk-17-jre-headless maven"
 GET_KAFKA = f"Kafka {install_kafka.VERSION} is not installed: python -m deploy.demo.install_kafka"
 USER, PASSWORD = "reader", "reader-secret"
+SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
     f'user_{USER}="{PASSWORD}";'
 )  # fmt: skip
+SCRAM_JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 # The same for every start: a broker is small here, and one that is asked for little answers at once.
 FIXED = {
     "process.roles": "broker,controller",
@@ -95,7 +99,7 @@ class KafkaBroker:
         self._seat = seat
         self._java = java()
         folder.mkdir(parents=True, exist_ok=True)
-        names = ["PLAINTEXT", "CONTROLLER"] + (["SSL", "SASL_PLAINTEXT"] if authority is not None else [])
+        names = ["PLAINTEXT", "CONTROLLER"] + (list(SECURED) if authority is not None else [])
         names += ["DETOUR"] if detour_port is not None else []
         self._ports: dict[str, int] = {}
         taken = set(seat.controllers.values()) if seat is not None else set()
@@ -113,7 +117,7 @@ class KafkaBroker:
         self._format()
 
     def address(self, protocol: str = "PLAINTEXT") -> str:
-        """`127.0.0.1:port` of a listener: PLAINTEXT, SSL or SASL_PLAINTEXT."""
+        """`127.0.0.1:port` of a listener: PLAINTEXT or one of SECURED."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
     @property
@@ -167,6 +171,9 @@ class KafkaBroker:
     def _format(self) -> None:
         cluster = self._seat.cluster if self._seat is not None else cluster_id()
         argv = ["-cp", install_kafka.class_path(), "kafka.tools.StorageTool", "format", "-t", cluster]
+        if "SASL_SSL" in self._ports:
+            for mechanism in SCRAM:
+                argv += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
         done = subprocess.run(
             [self._java, *JVM, *argv, "-c", str(self._settings)],
             capture_output=True,
@@ -202,15 +209,23 @@ class KafkaBroker:
         server = authority.server("kafka")
         both = self.folder / "kafka-server.pem"
         both.write_bytes(server.key.read_bytes() + server.certificate.read_bytes())
-        return {
-            "sasl.enabled.mechanisms": "PLAIN",
+        settings = {
+            "listener.name.sasl_plaintext.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.sasl_plaintext.plain.sasl.jaas.config": JAAS,
-            "listener.name.ssl.ssl.keystore.type": "PEM",
-            "listener.name.ssl.ssl.keystore.location": str(both),
-            "listener.name.ssl.ssl.truststore.type": "PEM",
-            "listener.name.ssl.ssl.truststore.location": str(authority.ca),
+            "listener.name.sasl_ssl.sasl.enabled.mechanisms": ",".join(SCRAM),
             "listener.name.ssl.ssl.client.auth": "required",
         }
+        for mechanism in SCRAM:
+            settings[f"listener.name.sasl_ssl.{mechanism.lower()}.sasl.jaas.config"] = SCRAM_JAAS
+        for listener in ("ssl", "sasl_ssl"):
+            head = f"listener.name.{listener}.ssl"
+            settings |= {
+                f"{head}.keystore.type": "PEM",
+                f"{head}.keystore.location": str(both),
+                f"{head}.truststore.type": "PEM",
+                f"{head}.truststore.location": str(authority.ca),
+            }
+        return settings
 
 
 def cluster_id() -> str:

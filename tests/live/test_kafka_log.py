@@ -30,7 +30,7 @@ from projections.events.ports import (
     OffsetGone,
 )
 from projections.fold import Fold
-from tests.live.kafka_broker import PASSWORD, USER, KafkaBroker
+from tests.live.kafka_broker import PASSWORD, SCRAM, USER, KafkaBroker
 from tests.live.kafka_topics import Topics
 from tests.log_suite import LogSuite, number_of, read_all, record
 
@@ -288,26 +288,28 @@ def is_readable(reader: LogReader) -> bool:
         return False
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
-def test_tls_and_sasl_are_spoken(kafka: KafkaBroker, topics: Topics, protocol: str) -> None:
-    tls = kafka.folder / "tls"
-    security = {
-        "SSL": KafkaSecurity(
-            "SSL",
-            ca_cert=str(tls / "ca.pem"),
-            client_cert=str(kafka.client.certificate),
-            client_key=str(kafka.client.key),
-        ),
-        "SASL_PLAINTEXT": KafkaSecurity("SASL_PLAINTEXT", "PLAIN", USER, PASSWORD),
-    }[protocol]
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [("SSL", None), ("SASL_PLAINTEXT", "PLAIN"), *(("SASL_SSL", mechanism) for mechanism in SCRAM)],
+)
+def test_tls_and_sasl_are_spoken(
+    kafka: KafkaBroker, topics: Topics, protocol: str, mechanism: str | None
+) -> None:
+    security = KafkaSecurity(protocol)
+    if protocol != "SASL_PLAINTEXT":
+        security = security._replace(ca_cert=str(kafka.folder / "tls" / "ca.pem"))
+    if protocol == "SSL":
+        client = kafka.client
+        security = security._replace(client_cert=str(client.certificate), client_key=str(client.key))
+    else:
+        security = security._replace(mechanism=mechanism, username=USER, password=PASSWORD)
     place = topics.place(security=security)._replace(servers=(kafka.address(protocol),))
     log = topics.log(place)
     assert log.commit([record(0)]) == 0
     assert numbers(topics.reader(place)) == [(0, 0)]
-    wrong = {
-        "SSL": security._replace(ca_cert=None, client_cert=None, client_key=None),
-        "SASL_PLAINTEXT": security._replace(password="wrong"),
-    }[protocol]
+    wrong = security._replace(password="wrong")
+    if protocol == "SSL":
+        wrong = security._replace(ca_cert=None, client_cert=None, client_key=None)
     with pytest.raises(KafkaUnreachable) as refused:
         KafkaReader.open(place._replace(security=wrong))
     assert "wrong" not in str(refused.value)
