@@ -54,26 +54,33 @@ def _whole(request: pytest.FixtureRequest) -> None:
         whole.wait_all_ready()
 
 
-def wait_logged(group: ServeGroup, names: set[str]) -> None:
-    """Until the pick of each is in the log, or is told as lost: none of them is forgotten."""
+def lines(group: ServeGroup) -> int:
+    """How many picks the log names as lost."""
+    return sum(len(record.fact.lines) for record in group.facts(PicksLost))  # type: ignore[attr-defined,misc]
+
+
+def wait_logged(group: ServeGroup, names: set[str], lines_before: int) -> None:
+    """Until the pick of each is in the log, or is told as lost: none of them is forgotten.
+
+    lines_before: `lines` at the begin of the test, which stand for picks of others.
+    """
 
     def are_there() -> bool:
         picks = {record.fact.question.request_id for record in group.facts(PickMade)}  # type: ignore[attr-defined]
-        lost = sum(len(record.fact.lines) for record in group.facts(PicksLost))  # type: ignore[attr-defined,misc]
-        return len(names - picks) <= lost
+        return len(names - picks) <= lines(group) - lines_before
 
     until(are_there, lambda: f"all picks are told: {group.log_tail()}")
 
 
 @pytest.mark.req("EVS-10", "STORE-06", "DYN-15")
 def test_chats_spread_over_processes_and_workers_and_every_pick_is_repeated(group: ServeGroup) -> None:
-    names = [f"spread-{number}" for number in range(90)]
+    names, lost = [f"spread-{number}" for number in range(90)], lines(group)
     with ThreadPoolExecutor(12) as threads:
         answers = list(threads.map(group.chat, names))
     assert {answer.status for answer in answers} == {200}
     workers = Counter(answer.headers[chats.DECODE_HEADER] for answer in answers)
     assert len(workers) == 3 and max(workers.values()) < 60, workers
-    wait_logged(group, set(names))
+    wait_logged(group, set(names), lost)
     picks = [record.fact for record in group.facts(PickMade)]
     replicas = Counter(pick.replica for pick in picks)  # type: ignore[attr-defined]
     assert len(replicas) == 3 and min(replicas.values()) >= 5, "the kernel spreads connections"
@@ -123,6 +130,7 @@ def test_a_changed_file_is_in_force_in_every_process(group: ServeGroup) -> None:
 
 @pytest.mark.req("EVS-10", "DYN-15")
 def test_a_killed_router_costs_its_own_connections_and_is_replaced(group: ServeGroup) -> None:
+    lost = lines(group)
     traffic = Traffic(group, prefix="killed-router")
     with traffic.running(threads=6):
         traffic.wait_more(20)
@@ -132,13 +140,13 @@ def test_a_killed_router_costs_its_own_connections_and_is_replaced(group: ServeG
     assert len(traffic.bad) <= 6, "at most what was under way in it"
     good = {one.identifier for one in traffic.finished() if one.is_good}
     assert len(good) > 50
-    wait_logged(group, good)
+    wait_logged(group, good, lost)
     assert group.verify()["different"] == 0
 
 
 @pytest.mark.req("EVS-10", "EVS-16", "EVS-17")
 def test_a_killed_owner_costs_no_chat_and_no_acknowledged_record(group: ServeGroup) -> None:
-    epochs = len(group.facts(LaneOpened))
+    epochs, lost = len(group.facts(LaneOpened)), lines(group)
     traffic = Traffic(group, prefix="killed-owner")
     routers = [name for name in group.names if name != "ingest"]
     with traffic.running(threads=4):
@@ -161,7 +169,7 @@ def test_a_killed_owner_costs_no_chat_and_no_acknowledged_record(group: ServeGro
         )
         traffic.wait_more(20)
     assert traffic.bad == []
-    wait_logged(group, {one.identifier for one in traffic.finished()})
+    wait_logged(group, {one.identifier for one in traffic.finished()}, lost)
     assert len(group.facts(LaneOpened)) > epochs
     assert group.verify()["different"] == 0
 
