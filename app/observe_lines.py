@@ -18,6 +18,7 @@ import structlog
 
 from projections.identity import WorkerKey
 from projections.notices import (
+    BlocksOrphaned,
     ClearCause,
     DiscoveryNotice,
     FleetPublished,
@@ -131,6 +132,8 @@ class NoticeLines:
                     dp_rank=dp_rank,
                     blocks=blocks,
                 )
+            case BlocksOrphaned():
+                pass  # the KvNotice beside it has the line
             case WorkersDeparted(workers):
                 named = [WorkerKey(*key).to_text() for key in workers[:WORKERS_NAMED_MAX]]
                 self._say("info", "workers left the fleet", number=len(workers), workers=named)

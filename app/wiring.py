@@ -265,6 +265,8 @@ class MainProcess:
         self.observer.is_quiet = not is_news or (self.member is not None and self.owning is None)
         self.observer.on_notices(notices)
         self.observer.is_quiet = False
+        if self.service is not None:
+            self.service.noticed(notices, self.folding.tail.fold.mark.offset)
 
     def folded(self) -> None:
         """See Listener."""

@@ -163,6 +163,17 @@ class RankCleared(NamedTuple):
     blocks: int
 
 
+class BlocksOrphaned(NamedTuple):
+    """Blocks were stored on the device of a rank under a parent that it is not known to hold.
+
+    Told once for events in a row, beside the KvNotice that counts them.
+    """
+
+    namespace: str
+    instance_id: int
+    dp_rank: int
+
+
 class WorkersDeparted(NamedTuple):
     """Workers that left the fleet at this record: samples and series of theirs go."""
 
@@ -203,6 +214,7 @@ Notice = (
     | SampleNotice
     | KvNotice
     | RankCleared
+    | BlocksOrphaned
     | WorkersDeparted
     | FleetPublished
     | MixedRoles

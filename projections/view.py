@@ -250,8 +250,13 @@ class View:
 
     def publishes(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
         """Whether kv-events of a rank's device are heard; else its own picks are all there is (DYN-08)."""
+        return self.feeder(namespace, instance_id, dp_rank) is not None
+
+    def feeder(self, namespace: str, instance_id: int, dp_rank: int) -> int | None:
+        """Id of the publisher that tells of the blocks on a rank's device, None where nobody does."""
         rank = self.kv.ranks.get((namespace, instance_id, dp_rank)) if self.kv is not None else None
-        return rank is not None and rank.feeders[0] is not None
+        feeder = rank.feeders[0] if rank is not None else None
+        return None if feeder is None else feeder.key[1]
 
     def _reading(self) -> PrefixReading | None:
         if self.kv is None or not self.kv.is_on:

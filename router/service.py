@@ -20,6 +20,7 @@ from projections.bounds import ROTATIONS_MAX
 from projections.events.control import KvPickSettings, PickSettings
 from projections.events.held import SettingsHeld
 from projections.events.picks import DispatchEnded, EndStatus, Outcome, PickMade, Question
+from projections.notices import Notice
 from projections.registry.fleet import Fleet
 from projections.view import View
 from router.dispatch.health import Prober
@@ -92,6 +93,9 @@ class PromptReader(Protocol):
         view: Callable[[], View],
     ) -> None:
         """A dispatch ended; never blocks, never raises."""
+
+    def noticed(self, notices: Sequence[Notice], as_of: int) -> None:
+        """A slice of the fold, which ends at offset `as_of`, told these."""
 
     def follow(self, fleet: Fleet) -> None:
         """A fleet was published: make ready for what it serves."""
@@ -216,6 +220,11 @@ class RouterService:
         if self.prompts is not None and fleet is not self._followed:
             self._followed = fleet
             self.prompts.follow(fleet)
+
+    def noticed(self, notices: Sequence[Notice], as_of: int) -> None:
+        """Call with what each slice of the fold told; it ends at offset `as_of`."""
+        if self.prompts is not None:
+            self.prompts.noticed(notices, as_of)
 
     async def read_prompt(
         self,

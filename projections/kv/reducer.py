@@ -26,7 +26,7 @@ from projections.kv.index import APPLIED, StoreResult
 from projections.kv.ranks import KvRank
 from projections.kv.side_index import predicted_by
 from projections.kv.state import KvFleet, KvState
-from projections.notices import ClearCause, KvEventResult, KvNotice, Notice
+from projections.notices import BlocksOrphaned, ClearCause, KvEventResult, KvNotice, Notice
 
 _HEAD_BYTES: Final = KV_EVENT_HEAD.size
 _unpack: Final = KV_EVENT_HEAD.iter_unpack
@@ -136,6 +136,8 @@ def _apply_events(
                 side.stored(rank.key, tokens)
             if taken is not APPLIED:
                 _count(results, _RESULTS[taken.result])
+                if taken.result is StoreResult.ORPHAN and index is device:
+                    _tell_orphan(rank, notices)
                 continue
         elif operation == _REMOVED:
             if blocks and index.removed(rank.slot, hashes[start:position]) == blocks:
@@ -189,6 +191,13 @@ def _place(
     else:
         return place
     return -1
+
+
+def _tell_orphan(rank: KvRank, notices: list[Notice]) -> None:
+    """Tell it of the rank too, once for events in a row."""
+    notice = BlocksOrphaned(*rank.key)
+    if not notices or notices[-1] != notice:
+        notices.append(notice)
 
 
 def _count(results: dict[KvEventResult, int], result: KvEventResult) -> None:

@@ -19,5 +19,6 @@ render_worker.py    the process that runs templates and tokenizers
 render_process.py   one such process, seen from the router
 render_pool.py      which process does a job, and what if it dies?
 tokenizer_pool.py   tokens of a text, from memory or from a process
+rank_news.py        could a rank have confirmed what was predicted?
 prompt_blocks.py    from a body to block hashes: one door
 """

@@ -6,7 +6,8 @@ Whatever goes wrong is a KvResult in the facts, never an error of the request (K
 goes out by load, and the pick says why. Nothing here blocks the event loop (RND-08).
 
 After a request was served its prediction is checked once against what its rank reports, see
-`self_check`; what that costs is one look at the index, CHECK_AFTER_S after the end.
+`self_check`; what that costs is one look at the index, CHECK_AFTER_S after the end. Where the
+rank could not confirm any block, see `rank_news`, nothing is learned.
 
 Sources: requirement rows ART-10, ART-15, RND-07, RND-13, KVP-13, KVP-14; decision 40.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -24,6 +25,7 @@ from projections.bounds import ARTIFACT_SETS_MAX
 from projections.events.control import KvPickSettings
 from projections.events.picks import EndStatus, KvResult, PickMade
 from projections.identity import WorkerKey
+from projections.notices import Notice
 from projections.registry.fleet import Fleet, Role, Worker
 from projections.view import View
 from router.metrics import RouterMetrics
@@ -37,6 +39,7 @@ from router.prompt.artifact_set import (
 )
 from router.prompt.artifacts import ArtifactStore
 from router.prompt.prompt_blocks import PromptBlocks, PromptRequest, PromptResult
+from router.prompt.rank_news import RankNews
 from router.prompt.self_check import MatchState, SelfCheck
 from router.question import PromptAsked, PromptFacts, block_hashes_of
 from router.settings import PromptSettings
@@ -75,6 +78,7 @@ class Prompts:
         self._blocks = blocks
         self._metrics = metrics
         self._check = SelfCheck(settings.match_ratio_min)
+        self._news = RankNews()
         self._keys: dict[str, str] = {}  # served model -> key of the files that its checks are of
         self._told: dict[tuple[str, str], None] = {}
         self._waiting = 0
@@ -187,6 +191,10 @@ class Prompts:
 
     # checking
 
+    def noticed(self, notices: Sequence[Notice], as_of: int) -> None:
+        """A slice of the fold, which ends at offset `as_of`, told these."""
+        self._news.noticed(notices, as_of)
+
     def served(
         self,
         pick: PickMade,
@@ -215,12 +223,15 @@ class Prompts:
         worker = seen.fleet.workers.get(WorkerKey(*rank[:2]))
         size = worker.block_size if worker is not None else None
         predicted = next((one.blocks for one in question.hashes if one.block_size == size), 0)
-        if predicted and not seen.publishes(*rank):
+        publisher_id = seen.feeder(*rank)
+        if predicted and publisher_id is None:
             self._tell_silent(question.served_model, rank)
-        elif predicted:
+        elif predicted and publisher_id is not None:
             events_alone = kv._replace(predicted_ttl_us=0, approximate_ttl_us=0)
             held = seen.prefixes(question, events_alone).get(rank)
             depth = min(held.device, predicted) if held is not None else 0
+            if not depth and not self._news.could_confirm(rank, publisher_id, pick.as_of):
+                return
             was_trusted = self._check.is_trusted(question.served_model)
             self._check.note(question.served_model, predicted, depth)
             self._metrics.prediction_checked(predicted, depth)

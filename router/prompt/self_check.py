@@ -8,7 +8,8 @@ which prefilled it holds by then: held / predicted over the newest checks is the
 Below the configured ratio a model's prompts are told MISMATCHED, which every pick records, and
 picks go by load. Checks go on meanwhile, so a mended fleet comes back by itself. Blocks that
 were evicted before the check count against the ratio too, which is why it is a share and not a
-switch.
+switch. What no rank could confirm, since its cache is older than what is known of it, is no
+check: see `rank_news`.
 
 What is learned here is no projection: it enters a pick through its question alone.
 

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from app.observe_lines import BURST, PUBLISHERS_MAX, SENTENCES_MAX, NoticeLines
 from projections.notices import (
+    BlocksOrphaned,
     ClearCause,
     DiscoveryKind,
     DiscoveryNotice,
@@ -174,6 +175,10 @@ def test_every_result_of_a_block_event_has_a_sentence(result: KvEventResult) -> 
     found = told(*[KvNotice(result, "dynamo", 0xAB, 3)] * 2)
     assert found[0]["event"] and (found[0]["publisher"], found[0]["events"]) == ("ab", 3)
     assert found[1]["log_level"] == "debug", "told once a publisher"
+
+
+def test_a_rank_with_orphans_has_no_line_beside_that_of_its_publisher() -> None:
+    assert told(BlocksOrphaned("dynamo", 26, 1)) == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from deploy.demo.conversation import Turn, talk
 from deploy.demo.fleet import Fleet
 from deploy.demo.fleet_plan import AGGREGATED_MODEL, PAIRED_MODEL
 from deploy.demo.pins import pins_of
+from router.prompt.self_check import CHECKS_MIN
 from tests.live.conftest import FleetMaker
 from tests.live.router_process import RouterProcess, picklog, until
 
@@ -257,6 +258,40 @@ def test_switching_off_empties_the_index_and_picks_go_by_load_until_it_is_on_aga
     assert conversation.is_stuck(again)
     assert again[-1].explained["pick"]["decode_reason"] == "kv_aware"
     router.verify()
+
+
+@pytest.mark.req("KVX-10", "KVX-20")
+def test_a_fleet_that_was_warm_before_its_blocks_were_known_keeps_the_term(
+    router: RouterProcess, changing: Callable[..., None]
+) -> None:
+    changing(enabled=False)
+    before = ({"role": "system", "content": "You know this from before anybody listened. " + WORDS * 6},)
+
+    def under(name: str) -> chats.Answer:
+        text = f"Question {name}: " + WORDS * 2
+        answer = chats.send(router.url, Chat(name, AGGREGATED_MODEL, text, False, 16, before))
+        assert answer.status == 200, answer
+        return answer
+
+    pins = {chats.judge(under(f"cold-{number}"), is_paired=False).decode for number in range(8)}
+    assert len(pins) == 2, "both workers have cached the system prompt"
+    changing(enabled=True)
+    until(lambda: knows_prompts(router, AGGREGATED_MODEL), "prompts can be read")
+    orphans = 'continuum_dynamo_kv_events_total{result="orphan"}'
+    confirmed = 'picklog_kv_checked_blocks_total{result="confirmed"}'
+    before_them = router.metrics()
+    for number in range(2 * CHECKS_MIN):
+        under(f"under-{number}")
+    turns = converse(router, "cooper", AGGREGATED_MODEL)
+    assert "overlap" in {turn.explained["pick"]["kv_result"] for turn in turns}, "what is known counts"
+    until(lambda: router.metrics()[confirmed] > before_them[confirmed], "a check of a later prompt")
+    assert router.metrics()[orphans] > before_them[orphans], "blocks under a parent from before"
+    under("later")
+    results = [explained(router, f"under-{number}")["pick"]["kv_result"] for number in range(2 * CHECKS_MIN)]
+    results.append(explained(router, "later")["pick"]["kv_result"])
+    assert "mismatched" not in results, results
+    assert router.metrics()["picklog_kv_models_mismatched"] == 0
+    assert not router.log_lines("predicted blocks do not match")
 
 
 @pytest.mark.req("ART-01", "KVP-13", "KVP-14")

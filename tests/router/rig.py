@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from projections.events.picks import DispatchEnded, EndStatus, PickMade
 from projections.identity import WorkerKey
 from projections.load.ledger import Ledger
 from projections.load.store import LoadStore
+from projections.notices import Notice
 from projections.registry.fleet import Fleet, Role, Worker
 from projections.view import Overlay, View
 from router.ingress.errors import ErrorCode
@@ -199,6 +200,7 @@ class FakePrompts:
         self.asked: list[PromptAsked] = []
         self.ends: list[tuple[PickMade, EndStatus]] = []
         self.fleets: list[Fleet] = []
+        self.notices: list[tuple[tuple[Notice, ...], int]] = []
         self.closed = False
 
     async def read(self, asked: PromptAsked, fleet: Fleet) -> PromptFacts:
@@ -216,6 +218,9 @@ class FakePrompts:
     ) -> None:
         assert facts is self.facts
         self.ends.append((pick, status))
+
+    def noticed(self, notices: Sequence[Notice], as_of: int) -> None:
+        self.notices.append((tuple(notices), as_of))
 
     def follow(self, fleet: Fleet) -> None:
         self.fleets.append(fleet)

@@ -90,6 +90,7 @@ def test_ranks_that_publish_nothing_are_predicted_for_longer() -> None:
     script = side_script(1, 2)
     script.batch(stored(1, "z"))
     assert script.view().publishes(NS, 1, 0) and not script.view().publishes(NS, 2, 0)
+    assert (script.view().feeder(NS, 1, 0), script.view().feeder(NS, 2, 0)) == (70, None)
     for number, worker in enumerate((1, 2)):
         script.say(pick_of(script.question("a", "b"), worker, number=number))
     assert script.prefixes("a", "b", kv=PREDICTED) == {(1, 0): (0, 0, 0, 2), (2, 0): (0, 0, 0, 2)}

@@ -20,7 +20,7 @@ from projections.events.signals import (
 )
 from projections.fold import Fold
 from projections.fold_modes import KV_INDEX, LOWER_TIERS
-from projections.notices import FrameResult
+from projections.notices import BlocksOrphaned, FrameResult
 from projections.view import Overlay
 from replay.timeline import index_at
 from tests.projections.fleet_script import NS
@@ -81,6 +81,21 @@ def test_a_chain_without_its_parent_is_no_block_of_the_rank() -> None:
     assert script.results() == {"orphan": 1} and script.blocks() == 0
     script.batch(stored(2, "a", "b", "c"))
     assert script.results() == {"applied": 1} and script.device("a", "b", "c") == {(1, 0): 3}
+
+
+@pytest.mark.req("KVX-10")
+def test_orphans_on_the_device_are_told_with_their_rank_once_in_a_row() -> None:
+    script = one_worker(KV_INDEX, LOWER_TIERS, ranks=2)
+    script.batch(
+        stored(1, "a"),
+        stored(2, "a", "b", "c", below=2),
+        stored(3, "a", "b", "d", below=2),
+        stored(4, "a", "x", below=1, tier=HOST),
+        stored(1, "a", "b", below=1, rank=1),
+    )
+    orphans = [notice for notice in script.notices if isinstance(notice, BlocksOrphaned)]
+    assert orphans == [BlocksOrphaned(NS, 1, 0), BlocksOrphaned(NS, 1, 1)]
+    assert script.results() == {"applied": 1, "orphan": 4}
 
 
 @pytest.mark.req("KVX-10")

@@ -16,6 +16,7 @@ from projections.events.envelope import Record
 from projections.events.kinds import KIND_OF_FACT
 from projections.events.picks import EndStatus, Fault, KvResult, PickMade
 from projections.load.ledger import Ledger
+from projections.notices import BlocksOrphaned
 from projections.registry.fleet import Fleet, Role
 from router.ingress import chat
 from router.metrics import ErrorPhase, RoutingPath
@@ -918,6 +919,9 @@ async def test_prompts_are_read_from_the_settings_that_ask_for_it_until_some_do_
         service.follow_fleet(PAIR)
         service.follow_fleet(PAIR)
         assert prompts.fleets == [PAIR], "once a fleet"
+        news = BlocksOrphaned("dynamo", 7, 0)
+        service.noticed([news], 12)
+        assert prompts.notices == [((news,), 12)]
         other = replace(settings, prompt=PromptSettings(engine="jinja2"))
         service.reconfigure(other)
         assert prompts.settings.engine == "jinja2"

@@ -13,6 +13,7 @@ from projections.events.control import KvPickSettings
 from projections.events.picks import Chosen, EndStatus, KvResult, Outcome, PhaseOutcome, PickMade
 from projections.identity import WorkerKey
 from projections.kv.prefixes import RankPrefix
+from projections.notices import BlocksOrphaned, KvEventResult, KvNotice, Notice
 from projections.registry.artifacts import Artifact, ArtifactKind, CardArtifacts
 from projections.registry.fleet import Fleet, Role, Worker
 from router.metrics import NoMetrics
@@ -28,6 +29,8 @@ from tests.router.rig import fleet_of, pick_settings_for, settings_for, worker
 KV = KvPickSettings(1.0, 1.0, 0.0)
 FILES = CardArtifacts(Artifact(ArtifactKind.HF_TOKENIZER_JSON, "/m/tokenizer.json", "blake3:" + "0" * 64))
 HASHES = b"".join(number.to_bytes(8, "big") for number in range(1, 11))
+PUBLISHER = 70
+STORED = KvNotice(KvEventResult.APPLIED, "dynamo", PUBLISHER)
 READY = PromptResult(KvResult.READY, 163, ((16, HASHES),), b"\1\0\0\0")
 
 
@@ -94,8 +97,8 @@ class Seen:
         self.is_heard = publishes
         self.asked: list[Any] = []
 
-    def publishes(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
-        return self.is_heard
+    def feeder(self, namespace: str, instance_id: int, dp_rank: int) -> int | None:
+        return PUBLISHER if self.is_heard else None
 
     def prefixes(self, question: Any, kv: KvPickSettings) -> Mapping[tuple[str, int, int], RankPrefix]:
         self.asked.append((question, kv))
@@ -108,6 +111,7 @@ class Bench:
     def __init__(self, *workers: Worker, ratio_min: float = 0.5) -> None:
         self.counts, self.store, self.blocks = Counts(), Store(), Blocks()
         self.fleet = fleet_of(*(workers or (a_worker(7),)))
+        self.as_of = 0
         settings = PromptSettings(match_ratio_min=ratio_min)
         self.prompts = Prompts(settings, self.store, self.blocks, self.counts)  # type: ignore[arg-type]
 
@@ -136,8 +140,15 @@ class Bench:
         outcome = Outcome("dynamo", none._replace(chosen=prefill), decode, 0, 0, b"")
         return PickMade(b"p", b"r", 0, 0, 1, question, outcome)
 
-    async def check(self, facts: PromptFacts, seen: Seen, status: EndStatus = EndStatus.OK) -> None:
-        self.prompts.served(self.pick(facts), facts, KV, status, lambda: seen)  # type: ignore[arg-type, return-value]
+    async def check(
+        self, facts: PromptFacts, seen: Seen, status: EndStatus = EndStatus.OK, told: Notice = STORED
+    ) -> None:
+        """One prompt from its pick, after which its rank tells of blocks, to its check."""
+        self.as_of += 1
+        pick = self.pick(facts)._replace(as_of=self.as_of)
+        self.as_of += 1
+        self.prompts.noticed((told,), self.as_of)
+        self.prompts.served(pick, facts, KV, status, lambda: seen)  # type: ignore[arg-type, return-value]
         await asyncio.sleep(CHECK_AFTER_S * 2)
 
 
@@ -306,6 +317,37 @@ async def test_predictions_that_workers_do_not_confirm_take_the_term_away_until_
     assert [line["log_level"] for line in lines] == ["info"]
     [state] = bench.prompts.match_states()
     assert (state.model, state.ratio) == ("tiny-chat", 0.5)
+
+
+@pytest.mark.req("KVX-10")
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    "told", [BlocksOrphaned("dynamo", 7, 0), KvNotice(KvEventResult.APPLIED, "dynamo", PUBLISHER + 1)]
+)
+async def test_a_rank_that_was_warm_before_its_blocks_were_known_does_not_speak_against_a_model(
+    told: Notice,
+) -> None:
+    """Blocks under what it cached before are orphans, and of what it has in whole nothing comes."""
+    bench = Bench()
+    facts = await bench.read()
+    for _ in range(2 * CHECKS_MIN):
+        await bench.check(facts, Seen(bench.fleet, None), told=told)
+    assert bench.counts.checks == [] and bench.prompts.match_states() == []
+    assert (await bench.read()).result is KvResult.READY
+    await bench.check(facts, Seen(bench.fleet, 4), told=told)
+    assert bench.counts.checks == [(10, 4)], "blocks that are held confirm themselves"
+
+
+@pytest.mark.looptime
+async def test_a_model_that_begins_to_drift_on_a_rank_that_was_warm_is_found() -> None:
+    bench = Bench()
+    facts = await bench.read()
+    for _ in range(CHECKS_MIN):
+        await bench.check(facts, Seen(bench.fleet, None), told=BlocksOrphaned("dynamo", 7, 0))
+    for _ in range(CHECKS_MIN):
+        await bench.check(facts, Seen(bench.fleet, None))
+    assert bench.counts.checks == [(10, 0)] * CHECKS_MIN
+    assert (await bench.read()).result is KvResult.MISMATCHED
 
 
 @pytest.mark.looptime
