@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ingest.log.log_clock import OwnerSeen
 from projections.events.codec import RecordRefused, decode_record, owner_stamp, peek_kind
 from projections.events.control import ClockTicked, LaneOpened
@@ -18,7 +20,8 @@ def last_owner(log: LogReader, before: int | None = None) -> OwnerSeen | None:
 
     before: look no further than this offset, None for all that is there.
     Looks at windows that double backwards from the end, until one holds a LaneOpened or
-    ClockTicked: with an owner's tick each second that is soon.
+    ClockTicked: with an owner's tick each second that is soon. Where retention left neither, any
+    record that an owner said names it; a claim with an epoch that was there before never wins.
     """
     first, end = log.first_offset(), log.end_offset() if before is None else before
     stop, step = end, _STEP_RECORDS
@@ -30,7 +33,23 @@ def last_owner(log: LogReader, before: int | None = None) -> OwnerSeen | None:
         if found is not None:
             return found._replace(stamp=max(stamp, found.stamp))
         stop, step = start, step * 2
-    return None
+    return _speaker(log, first, end) if first and stamp else None
+
+
+def _speaker(log: LogReader, start: int, end: int) -> OwnerSeen | None:
+    """The owner with the highest epoch that said any of these records."""
+    found: OwnerSeen | None = None
+    while start < end and (batches := log.read(start, _READ_BYTES)):
+        for batch in batches:
+            for offset, data in enumerate(batch.records, batch.first_offset):
+                if offset < end and owner_stamp(data) is not None:
+                    with suppress(RecordRefused):
+                        said = decode_record(offset, data)
+                        if found is None or said.epoch >= found.epoch:
+                            stamp = max(said.time, found.stamp if found is not None else 0)
+                            found = OwnerSeen(said.writer, said.epoch, stamp, stamp, None)
+        start = batches[-1].first_offset + len(batches[-1].records)
+    return found
 
 
 def _in_window(log: LogReader, start: int, stop: int) -> tuple[OwnerSeen | None, int]:

@@ -2,8 +2,8 @@
 
 A stamp is max(stamp before + 1, anchor + own time elapsed since the anchor). The anchor is
 the wall clock in a new log; otherwise the last owner's stamp, moved on by what the wall
-says has passed since the last record that told both times, if that is positive. From then
-on the wall clock moves nothing.
+says has passed since the last record that told both times, if that is positive and such a record is
+kept. From then on the wall clock moves nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ class OwnerSeen(NamedTuple):
     """What the log says of its last owner.
 
     stamp:          log time of the newest owner's record.
-    told_stamp, told_wall_us: of the newest LaneOpened or ClockTicked: both times at once.
+    told_stamp, told_wall_us: of the newest LaneOpened or ClockTicked: both times at once. Where no such
+    record is kept, told_wall_us is None.
     """
 
     writer: bytes
     epoch: int
     stamp: int
     told_stamp: int
-    told_wall_us: int
+    told_wall_us: int | None
 
 
 def anchor_stamp(last: OwnerSeen | None, wall_us: int) -> int:
     """The log time at which a new owner starts, microseconds."""
     if last is None:
         return wall_us
+    if last.told_wall_us is None:
+        return last.stamp
     wall_at_last = last.told_wall_us + (last.stamp - last.told_stamp)
     return last.stamp + max(0, wall_us - wall_at_last)
 

@@ -71,3 +71,12 @@ def test_what_stands_behind_a_given_offset_is_not_looked_at() -> None:
     log = MemoryLog()
     log.commit([opened(A, 3, 1000, 99_000), opened(B, 4, 1200, 99_300)])
     assert last_owner(log, 1) == OwnerSeen(A, 3, 1000, 1000, 99_000)
+
+
+@pytest.mark.req("EVS-14", "EVS-16")
+def test_a_log_that_begins_behind_the_last_tick_of_its_owner_still_names_it() -> None:
+    log = MemoryLog(start=70)
+    log.commit([owned(A, 3, 1100), *pings(5)])
+    log.commit([owned(B, 4, 1200), owned(A, 3, 1150)])
+    assert last_owner(log) == OwnerSeen(B, 4, 1200, 1200, None)
+    assert last_owner(log, before=75) == OwnerSeen(A, 3, 1100, 1100, None)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ingest.log.log_clock import OwnerClock, OwnerSeen, anchor_stamp
 
 
-def seen(stamp: int, told_stamp: int, told_wall_us: int) -> OwnerSeen:
+def seen(stamp: int, told_stamp: int, told_wall_us: int | None) -> OwnerSeen:
     return OwnerSeen(bytes(16), 1, stamp, told_stamp, told_wall_us)
 
 
@@ -20,6 +20,10 @@ def test_after_a_cold_start_the_time_that_passed_on_the_wall_is_added() -> None:
 
 def test_time_that_the_wall_lost_is_not_taken_away() -> None:
     assert anchor_stamp(seen(1_050, 1_000, 900_000), 5) == 1_050
+
+
+def test_log_time_goes_on_where_it_was_if_no_kept_record_tells_the_wall() -> None:
+    assert anchor_stamp(seen(1_050, 1_050, None), 900_000) == 1_050
 
 
 def test_log_time_runs_on_the_monotonic_clock() -> None:
