@@ -16,7 +16,7 @@ import structlog
 from ingest.log.appends import FindOwn
 from ingest.log.commit_thread import CommitThread
 from projections.events.codec import RecordRefused, decode_record
-from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore
+from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, OffsetGone
 
 READ_BYTES = 1 << 20
 AGAIN_S = 0.5
@@ -63,6 +63,9 @@ class OwnSearch:
     def _take(self, start: int, wanted: FindOwn, result: Found | BaseException) -> None:
         if isinstance(result, dict):
             self._on_found(result)
+        elif isinstance(result, OffsetGone):
+            gone = f"retention removed what it might be found in: {result}"
+            self._fail(LogFailed(f"nobody can tell what became of the last append: {gone}"))
         elif isinstance(result, LogError) and not isinstance(result, LogCorrupt | LogFailed):
             log.warning("the log cannot be read for what was sent last", error=str(result))
             asyncio.get_running_loop().call_later(AGAIN_S, self.begin, start, wanted)

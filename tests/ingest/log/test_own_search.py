@@ -14,7 +14,7 @@ from ingest.log.commit_thread import CommitThread
 from ingest.log.own_search import OwnSearch, own_records
 from projections.events.codec import encode_record
 from projections.events.control import Pinged
-from projections.events.ports import CommitFailed, LogCorrupt, LogFailed, MemoryLog, RecordBatch
+from projections.events.ports import CommitFailed, LogCorrupt, LogFailed, MemoryLog, OffsetGone, RecordBatch
 
 A, B = b"a" * 16, b"b" * 16
 ROWS = [(A, 1), (B, 1), (A, 2), (A, 3)]
@@ -88,6 +88,14 @@ async def test_a_log_that_is_no_log_any_more_is_told(problem: Exception, reads_a
     one = Searching(reads_apart)
     one.store.problems = [problem]
     assert await one.found(FindOwn(A, 2)) is problem
+
+
+@pytest.mark.req("EVS-14", "EVS-15")
+async def test_a_log_that_begins_behind_what_is_looked_for_ends_the_writer() -> None:
+    one = Searching(reads_apart=True)
+    one.store.problems = [OffsetGone(0, 3)]
+    told = await one.found(FindOwn(A, 2))
+    assert isinstance(told, LogFailed) and "retention removed" in str(told)
 
 
 async def test_a_fault_in_the_thread_is_told_as_the_end_of_the_log() -> None:
