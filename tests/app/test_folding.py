@@ -100,7 +100,6 @@ async def test_what_the_log_held_before_is_old_news(world: RecordedLog, tmp_path
     assert process.folded_at[-1] == new
 
 
-@pytest.mark.req("EVS-21")
 async def test_a_successor_skips_the_condemned_record_and_tells_nothing_twice(
     world: RecordedLog, tmp_path: Path
 ) -> None:

@@ -113,7 +113,29 @@ async def test_a_departed_worker_gets_no_more_picks(site: Site) -> None:
     assert gone not in chosen
 
 
-@pytest.mark.req("EVS-21")
+@pytest.mark.req("DYN-27")
+async def test_a_stream_ends_as_usual_though_its_worker_left_and_no_more_picks_go_there(site: Site) -> None:
+    site.frontend.events, site.frontend.event_delay_s = 500, 0.05
+    async with site.running() as run:
+        stream = asyncio.create_task(run.chat("stream", stream=True))
+        await until(lambda: site.frontend.chats, "it is under way")
+        await run.flushed()
+        (pick,) = site.facts(PickMade)
+        leaving = pick.outcome.decode.chosen.instance_id
+        site.remove(leaving)
+        await until(lambda: len(run.process.folding.tail.fold.state.registry.fleet.workers) == 3, "it leaves")
+        for number in range(4):
+            assert (await run.chat(f"later-{number}"))[0] == 200
+        assert not stream.done() and not site.facts(DispatchEnded)[4:]
+        site.frontend.event_delay_s = 0.0
+        status, body = await stream
+        assert status == 200 and body.count(b"data: ") > 500 and body.rstrip().endswith(b"data: [DONE]")
+    ends = {end.pick_id: end.status for end in site.facts(DispatchEnded)}
+    assert ends[pick.pick_id] == EndStatus.OK and len(ends) == 5
+    later = {one.outcome.decode.chosen.instance_id for one in site.facts(PickMade)[1:]}
+    assert leaving not in later and len(later) == 1
+
+
 async def test_a_condemned_record_starts_the_fold_anew_while_picks_go_on(site: Site) -> None:
     async with site.running() as run:
         process = run.process
@@ -189,7 +211,6 @@ async def test_what_the_fold_stopped_at_before_the_claim_is_condemned_behind_it(
     assert [fact.offset for fact in site.facts(RecordCondemned)] == [bad]
 
 
-@pytest.mark.req("EVS-10")
 async def test_a_failed_sync_seals_the_log_and_ends_the_process(site: Site) -> None:
     disk = Sick()
     async with site.running(disk) as run:

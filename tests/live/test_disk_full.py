@@ -178,7 +178,7 @@ def assert_full_and_emptied(site: Site, disk: SmallDisk, kafka: KafkaBroker, fol
     assert follower.metrics()["picks_unreproduced_total"] == 0
 
 
-@pytest.mark.req("EVS-12")
+@pytest.mark.req("EVS-17")
 def test_segments_on_a_full_disk_take_picks_from_the_reserve_and_all_once_there_is_room(
     tmp_path: Path, disk_of: Callable[[RouterProcess, int], SmallDisk]
 ) -> None:

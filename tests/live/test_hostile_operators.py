@@ -34,7 +34,6 @@ def chats_until(peers: Hostile, ending: threading.Event, prefix: str, answered: 
             time.sleep(0.01)
 
 
-@pytest.mark.req("EVS-12")
 def test_kills_at_any_moment_under_traffic_lose_no_answered_pick(tmp_path: Path) -> None:
     draw = random.Random(5)
     answered: list[str] = []

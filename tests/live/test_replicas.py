@@ -95,7 +95,7 @@ def picked(site: ReplicaSite, prefix: str) -> int:
     return len([f for f in site.facts(PickMade) if f.question.request_id.startswith(f"{prefix}-")]) - 3
 
 
-@pytest.mark.req("DYN-27", "STORE-06", "EVS-05", "EVS-10")
+@pytest.mark.req("STORE-06", "EVS-05", "EVS-10")
 def test_equal_chats_at_once_spread_over_the_workers_since_all_replicas_know_of_all_dispatches(
     site: ReplicaSite,
 ) -> None:
@@ -107,7 +107,7 @@ def test_equal_chats_at_once_spread_over_the_workers_since_all_replicas_know_of_
     assert site.verified()["equal"] == len(site.facts(PickMade)), "one pass over the picks of all replicas"
 
 
-@pytest.mark.req("DYN-27", "EVS-05")
+@pytest.mark.req("EVS-05")
 def test_without_the_ledger_the_same_chats_crowd_on_one_worker(site: ReplicaSite) -> None:
     site.propose(ledger=False)
     try:
@@ -118,7 +118,7 @@ def test_without_the_ledger_the_same_chats_crowd_on_one_worker(site: ReplicaSite
     site.verified()
 
 
-@pytest.mark.req("EVS-10", "DYN-15")
+@pytest.mark.req("EVS-10")
 def test_a_killed_replica_costs_what_was_under_way_in_it_and_the_log_says_that_it_is_gone(
     site: ReplicaSite,
 ) -> None:

@@ -36,7 +36,6 @@ def router(served: RouterProcess) -> RouterProcess:
     return served.ensure(models=2)
 
 
-@pytest.mark.req("EVS-12")
 @pytest.mark.field("B-005")
 def test_a_killed_worker_costs_what_was_in_it_and_what_came_before_the_first_failure(
     router: RouterProcess, fleet: Fleet

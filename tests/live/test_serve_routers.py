@@ -72,7 +72,7 @@ def wait_logged(group: ServeGroup, names: set[str], lines_before: int) -> None:
     until(are_there, lambda: f"all picks are told: {group.log_tail()}")
 
 
-@pytest.mark.req("EVS-10", "STORE-06", "DYN-15")
+@pytest.mark.req("EVS-10", "STORE-06")
 def test_chats_spread_over_processes_and_workers_and_every_pick_is_repeated(group: ServeGroup) -> None:
     names, lost = [f"spread-{number}" for number in range(90)], lines(group)
     with ThreadPoolExecutor(12) as threads:
@@ -128,7 +128,7 @@ def test_a_changed_file_is_in_force_in_every_process(group: ServeGroup) -> None:
     assert group.verify()["different"] == 0
 
 
-@pytest.mark.req("EVS-10", "DYN-15")
+@pytest.mark.req("EVS-10")
 def test_a_killed_router_costs_its_own_connections_and_is_replaced(group: ServeGroup) -> None:
     lost = lines(group)
     traffic = Traffic(group, prefix="killed-router")
