@@ -4,9 +4,9 @@ import pytest
 
 from app.observe import Observer
 from app.observe_kv import SELECTION_RESULTS
-from projections.events.picks import KvResult
+from projections.events.picks import KvResult, PickReason
 from router.prompt.artifact_set import ArtifactResult
-from tests.app.observed import scraped
+from tests.app.observed import scraped, value
 from tests.projections.log_story import pick
 
 
@@ -24,6 +24,20 @@ def test_each_pick_counts_under_what_its_term_was_worth() -> None:
     found = counted(observer, "continuum_dynamo_kv_selection_total")
     assert found == {result.label: 1.0 for result in SELECTION_RESULTS}
     assert {"unsupported", "mismatched", "off", "ready"}.isdisjoint(found)
+
+
+@pytest.mark.req("CDG-06")
+def test_a_bypass_counts_as_a_result_and_as_the_reason_of_the_prefill_that_did_not_come() -> None:
+    observer = Observer()
+    made = pick(1, 1, 5)
+    prefill = made.outcome.prefill._replace(reason=int(PickReason.CONDITIONAL_BYPASS), chosen=None)
+    outcome = made.outcome._replace(kv_result=int(KvResult.BYPASS), prefill=prefill)
+    observer.picked(made._replace(outcome=outcome), 10, None)
+    found = scraped(observer)
+    assert value(found, "continuum_dynamo_kv_selection_total", result="bypass") == 1
+    name = "continuum_dynamo_selection_total"
+    assert value(found, name, role="prefill", reason="conditional_bypass") == 1
+    assert value(found, name, role="decode", reason="load") == 1
 
 
 @pytest.mark.req("MET-08", "ART-10")

@@ -1,8 +1,9 @@
 """Prefix-aware picks by a real router over real fleets: predicted, found by workers, switched, repeated.
 
 Workers say what they found cached in `usage.prompt_tokens_details.cached_tokens` (releases from 1.5 on; of a
-pair it is the decode worker's word). The credit is 4, as in the demo: mock prefill workers report their load
-once and then no more, so what was sent to one weighs for 30 s, as much as a chat's earlier turns.
+pair it is the decode worker's word). All weights are the defaults, as in the demo. Mock prefill workers
+report their load once and then no more, so what was sent to one weighs for 30 s: conversations stay with
+theirs because a pick charges only what is left to compute (docs/adr/0014).
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ WORDS = "The harbour opens at six and the market on Tuesdays, unless the flag on
 KV = {"enabled": True, "pinned_artifacts": list(pins_of())}
 
 
+PHASES = ("decode", "prefill", "orchestration")
+PHASES_COUNTED = {phase: f'disaggregated_errors_total{{phase="{phase}"}}' for phase in PHASES}
 BURSTS_MAX = 6  # until two prompts of one are read within their 20 ms
 
 
@@ -331,7 +334,7 @@ def test_a_burst_with_one_beginning_lands_together_before_any_worker_reports_it(
     slow = make_fleet(
         fleet_plan.pair_plan(decode=1, speedup=0.05), release=release
     )  # half a second to prefill
-    kv = {**KV, "predicted_ttl": "5s", "overlap_score_credit": 1000.0}
+    kv = {**KV, "predicted_ttl": "5s"}
     router = RouterProcess.before(slow, tmp_path / "router", kv=kv)
     try:
         router.start()
@@ -424,7 +427,7 @@ def test_a_frontend_refuses_a_decode_worker_that_is_to_prefill(
     busy = {"enabled": True, "policy": "prefill_load", "prefill_busy_threshold": 0.0}
     changing(conditional_disaggregation=busy)
     counted = 'continuum_dynamo_kv_selection_total{result="bypass"}'
-    before = router.metrics()[counted]
+    before = router.metrics()
     text = "May the decode worker do it alone? " * 20
 
     def refused() -> chats.Answer | None:
@@ -432,14 +435,15 @@ def test_a_frontend_refuses_a_decode_worker_that_is_to_prefill(
         return answer if answer.status != 200 else None
 
     answer = until(refused, "a bypass")
-    assert answer.status in (500, 502, 503), answer
+    assert answer.status == 502 and "disaggregated_decode_failed" in answer.problem, answer
+    headers = {name.lower(): said for name, said in answer.headers.items()}
+    assert headers["x-continuum-routing-path"] == "unified"
     document = until(lambda: (found := explained(router, "bypass"))["end"] and found, "the dispatch's end")
     assert document["pick"]["kv_result"] == "bypass"
     assert document["pick"]["prefill_reason"] == "conditional_bypass"
-    assert document["end"]["status"] == "failed"
-    assert router.metrics()[counted] >= before + 1
-    errors = {
-        name: count for name, count in router.metrics().items() if name.startswith("disaggregated_errors")
-    }
-    assert sum(errors.values()) >= 1, errors
+    assert (document["end"]["status"], document["end"]["http_status"]) == ("failed", 500)
+    after = router.metrics()
+    assert after[counted] >= before[counted] + 1
+    changed = {phase: after[name] - before[name] for phase, name in PHASES_COUNTED.items()}
+    assert changed["decode"] >= 1 and changed["prefill"] == changed["orchestration"] == 0, changed
     router.verify()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from projections.events.control import KvPickSettings
+from projections.events.control import ConditionalSettings, KvPickSettings
 from projections.events.envelope import Record
 from projections.events.kinds import KIND_OF_FACT
-from projections.events.picks import EndStatus, Fault, KvResult, PickMade
+from projections.events.picks import EndStatus, Fault, KvResult, PickMade, PickReason
 from projections.load.ledger import Ledger
 from projections.notices import BlocksOrphaned
 from projections.registry.fleet import Fleet, Role
@@ -803,6 +803,58 @@ async def test_the_prompt_is_read_before_the_pick_and_recorded_with_it(path: str
         assert [(made.pick_id, status) for made, status in prompts.ends] == [(pick.pick_id, EndStatus.OK)]
         assert router.counts.compared == [(0, 16)] and end.cached_tokens == 16
         assert "nvext" not in frontend.chats[0].document, "tokens stay here unless they are asked for"
+
+
+def let_decode_prefill(router: Rig) -> None:
+    """Settings under which every prompt of these tests goes to its decode worker alone."""
+    always = ConditionalSettings("isl_bounding", 2_048, 1.01, None, None)
+    kv = router.log.pick_settings.kv
+    assert kv is not None
+    router.log.pick_settings = router.log.pick_settings._replace(kv=kv._replace(conditional=always))
+
+
+@pytest.mark.req("CDG-06")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bypass_pins_the_decode_worker_alone_and_reads_unified(stream: bool) -> None:
+    # as a frontend that lets decode workers prefill would serve them; of none it is known (CDG-07)
+    prompts, frontend = FakePrompts(FACTS), FakeFrontend(aggregated={21: 1})
+    async with running(frontend), rig(PAIR, pair_settings(frontend), prompts=prompts) as router:
+        let_decode_prefill(router)
+        answer, _ = await router.chat(stream=stream, headers={"x-backend": "show"})
+        assert answer.status == 200
+        assert frontend.chats[0].steering == [("x-dynamo-worker-instance-id", "21")]
+        assert answer.headers["X-Continuum-Routing-Path"] == "unified"
+        assert answer.headers["X-Continuum-Decode-Worker"] == "dynamo/21"
+        assert "X-Continuum-Prefill-Worker" not in answer.headers
+        assert router.counts.paths == [RoutingPath.UNIFIED]
+        [pick] = router.log.picks
+        assert pick.outcome.kv_result == KvResult.BYPASS
+        assert pick.outcome.prefill.reason == PickReason.CONDITIONAL_BYPASS
+
+
+@pytest.mark.req("CDG-07", "SHIM-21", "SHIM-22")
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("version", ["1.4.2", "1.5.0", "1.6.1"])
+async def test_frontends_refuse_a_bypass_which_is_a_decode_failure(
+    version: str, stream: bool, fallback: bool
+) -> None:
+    prompts, frontend, plain = FakePrompts(FACTS), pair_frontend(version=version), FakeFrontend(plain=True)
+    settings = settings_for({"dynamo": [frontend]}, [plain], fallback_to_unified=fallback)
+    async with running(frontend, plain), rig(PAIR, settings, prompts=prompts) as router:
+        let_decode_prefill(router)
+        answer, body = await router.chat(stream=stream)
+        end = await router.ended()
+        assert (end.status, end.fault, end.http_status) == (EndStatus.FAILED, Fault.FAULT, 500)
+        assert router.counts.phases == [ErrorPhase.DECODE]
+        assert len(frontend.chats) == 1, "it is sent once"
+        if fallback:
+            assert (answer.status, answer.headers["X-Continuum-Routing-Path"]) == (200, "fallback")
+            assert plain.chats[0].steering == []
+        else:
+            assert (answer.status, code_of(body)) == (502, "disaggregated_decode_failed")
+            assert answer.headers["X-Continuum-Routing-Path"] == "unified"
+            assert plain.chats == []
 
 
 @pytest.mark.req("KVP-13", "KVP-14", "RND-07")
