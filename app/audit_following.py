@@ -14,9 +14,10 @@ from app.audit_rows import RowStore
 from app.audit_settings import sink_settings
 from app.audit_sink import AuditSink
 from app.config_model import Config
-from app.config_storage import AuditTarget
+from app.config_storage import AuditTarget, LogKind
 from app.kafka_places import place_of
 from app.log_places import OpenLog
+from app.sql_rows import SinkSettings, SqlRows
 
 FINISH_S_MAX = 2.0  # what the log holds when the follower is told to stop gets so long to be written
 
@@ -33,7 +34,11 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog, figures: Aud
     size_bytes = file_system.f_blocks * file_system.f_frsize
     try:
         settings = sink_settings(config.audit, data, size_bytes)
-        store = _topic(config, opened, figures) if config.audit.sink is AuditTarget.STREAM else None
+        store: RowStore | None = None
+        if config.audit.sink is AuditTarget.STREAM:
+            store = _topic(config, opened, figures)
+        elif config.log.kind is LogKind.KAFKA and settings.rollup_grace_us is not None:
+            store = _told_too(config, opened, settings)
         sink = AuditSink(opened.reader, opened.checkpoints, settings, store=store, figures=figures)
     except AuditRefused as problem:
         figures.failed(Failure.REFUSED)
@@ -45,6 +50,14 @@ async def follow_audit(config: Config, data: Path, opened: OpenLog, figures: Aud
     finally:
         await sink.finish(FINISH_S_MAX)
         await sink.close()
+
+
+def _told_too(config: Config, opened: OpenLog, settings: SinkSettings) -> RowStore:
+    """The database, and the topic of roll-ups beside it. Raises AuditRefused."""
+    from app.rollup_topic import RollupTopic  # here: without Kafka nobody needs its client
+
+    place = place_of(config.log.kafka)._replace(topic=config.log.kafka.rollups_topic)
+    return SqlRows(settings, opened.reader.log_id, told=RollupTopic(place))
 
 
 def _topic(config: Config, opened: OpenLog, figures: AuditFigures) -> RowStore:

@@ -7,20 +7,21 @@ window again. A row of `rollups` only ever gives way to one that has seen as man
 log, so that picks taken away by retention leave it as it is.
 
 With `publish` a window's mark stays, as `rolled`, until what was computed was told; after a crash it is
-told again.
+told again. It may be computed anew while it is told: then the mark stays for the newer row.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
-from sqlalchemy import and_, delete, select, text, tuple_, update
+from sqlalchemy import and_, delete, exists, select, text, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from app.audit_database import AuditAway, connected
+from app.audit_database import AuditAway, AuditError, connected
 from app.sql_tables import dispatch_ends, picks, rollup_windows, rollups
 from projections.audit.rollups import MINUTE_US, RolledPick, RollupRow, Window, minute_of
 from projections.audit.rows import UNKNOWN_END, EndRow, PickRow
@@ -29,10 +30,12 @@ from projections.events.envelope import LANE
 log = structlog.get_logger("picklog.audit")
 
 EVERY_S = 1.0
+PAUSE_S_MAX = 30.0
 MINUTES_PER_TRANSACTION = 4
 PUBLISHED_AT_ONCE = 200
 ROWS_AT_ONCE = 2_000
 _IDS_PER_STATEMENT = 500
+_NEWEST = ("minute", "model", "picks", "ended", "to_offset")  # what a row computed anew differs in
 WRITER_LOCK = 7_240_511_936_001_002  # an advisory lock of PostgreSQL: one writer of streams and roll-ups
 
 Publish = Callable[[Sequence[RollupRow]], Awaitable[None]]
@@ -44,13 +47,43 @@ async def one_writer(connection: AsyncConnection) -> None:
         await connection.execute(text(f"SELECT pg_advisory_xact_lock({WRITER_LOCK})"))
 
 
-class RollupWriter:
-    """grace_us: log time from a minute's end to its roll-up. publish: told of rows; again after a crash."""
+async def tell_on(rollups: RollupWriter) -> None:
+    """Tell what was rolled up and not told yet, every second, until cancelled.
 
-    def __init__(self, engine: AsyncEngine, grace_us: int, publish: Publish | None = None) -> None:
+    What fails is said when its cause is a new one, and tried again ever more seldom.
+    """
+    pause, cause = EVERY_S, ""
+    while True:
+        try:
+            await rollups.tell()
+            if cause:
+                log.info("roll-ups are told again")
+            pause, cause = EVERY_S, ""
+        except AuditError as problem:
+            if str(problem) != cause:
+                cause = str(problem)
+                log.warning("roll-ups wait in the database to be told", cause=cause)
+            pause = min(PAUSE_S_MAX, pause * 2)
+        await asyncio.sleep(pause)
+
+
+class RollupWriter:
+    """grace_us: log time from a minute's end to its roll-up. publish: told of rows; again after a crash.
+
+    tells_when_due: `due` tells too; otherwise somebody calls `tell` meanwhile.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        grace_us: int,
+        publish: Publish | None = None,
+        tells_when_due: bool = True,
+    ) -> None:
         self._engine = engine
         self._grace_us = grace_us
         self._publish = publish
+        self._tells_when_due = tells_when_due
         self._due_at = 0.0
         self._insert = postgresql.insert if engine.dialect.name == "postgresql" else sqlite.insert
 
@@ -85,7 +118,8 @@ class RollupWriter:
         try:
             while await self.roll_up(at_us):
                 pass
-            await self.tell()
+            if self._tells_when_due:
+                await self.tell()
         except AuditAway as problem:
             log.warning("minutes could not be rolled up", cause=str(problem))
 
@@ -131,12 +165,13 @@ class RollupWriter:
             if not rows:
                 return
             await self._publish(rows)
-            told = tuple_(rollup_windows.c.minute, rollup_windows.c.model).in_(
-                [(row.minute, row.model) for row in rows]
+            told = tuple_(*(rollups.c[name] for name in _NEWEST)).in_(
+                [tuple(getattr(row, name) for name in _NEWEST) for row in rows]
             )
+            still_newest = exists().where(of_window, told)
             async with connected(self._engine) as connection:
                 await connection.execute(
-                    delete(rollup_windows).where(rollup_windows.c.rolled.is_(True), told)
+                    delete(rollup_windows).where(rollup_windows.c.rolled.is_(True), still_newest)
                 )
 
     async def _minute(self, connection: AsyncConnection, minute: int) -> None:

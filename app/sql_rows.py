@@ -1,11 +1,14 @@
 """The audit's database as the place where rows go: rows, retention, roll-ups.
 
-The follower writes into it directly, unless stream workers do (`audit.sink: stream`).
+The follower writes into it directly, unless stream workers do (`audit.sink: stream`). Roll-ups may be told
+elsewhere too, in a task of their own, since rows do not wait for whoever is told.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from sqlalchemy.engine import URL
 
@@ -13,7 +16,8 @@ from app.audit_database import upgrade, writing_engine
 from app.audit_retention import Retention
 from app.audit_rows import AuditRows, SinkMark
 from app.audit_writer import SINK, AuditWriter
-from app.rollup_writer import RollupWriter
+from app.rollup_writer import RollupWriter, tell_on
+from projections.audit.rollups import RollupRow
 
 LAST_US = 1 << 62  # behind every log time
 
@@ -33,24 +37,41 @@ class SinkSettings(NamedTuple):
     rollup_grace_us: int | None = None
 
 
+class Told(Protocol):
+    """Whoever is told of roll-ups."""
+
+    async def publish(self, rows: Sequence[RollupRow]) -> None:
+        """Tell some; when it returns they are told for good. Raises AuditError."""
+
+    async def close(self) -> None:
+        """Nothing more is told."""
+
+
 class SqlRows:
-    """A RowStore in a database. Raises AuditRefused for a driver that is not installed."""
+    """A RowStore in a database. told: of roll-ups. Raises AuditRefused for a driver that is not installed."""
 
     name = "the audit database"
 
-    def __init__(self, settings: SinkSettings, log_id: bytes, sink: str = SINK) -> None:
+    def __init__(
+        self, settings: SinkSettings, log_id: bytes, sink: str = SINK, told: Told | None = None
+    ) -> None:
         self._engine = writing_engine(settings.url)
         self._log_id = log_id
         self._retention = Retention(self._engine, settings.retention_us, settings.bytes_max)
         self._rollups: RollupWriter | None = None
+        self._told = told
+        self._teller: asyncio.Task[None] | None = None
         if settings.rollup_grace_us is not None:
-            self._rollups = RollupWriter(self._engine, settings.rollup_grace_us)
+            publish = None if told is None else told.publish
+            self._rollups = RollupWriter(self._engine, settings.rollup_grace_us, publish, told is None)
         touch = None if self._rollups is None else self._rollups.touch
         self.writer = AuditWriter(self._engine, log_id, sink, touch=touch)
 
     async def prepare(self) -> None:
         """See RowStore."""
         await upgrade(self._engine)
+        if self._told is not None and self._rollups is not None and self._teller is None:
+            self._teller = asyncio.create_task(tell_on(self._rollups))
 
     async def mark(self) -> SinkMark | None:
         """See RowStore."""
@@ -63,6 +84,8 @@ class SqlRows:
     async def keep_up(self, rows: AuditRows) -> None:
         """See RowStore."""
         assert rows.last is not None
+        if self._teller is not None and self._teller.done():
+            self._teller.result()  # raises what ended it
         await self._retention.due(rows.last[0])
         if self._rollups is not None:
             await self._rollups.due(rows.at)
@@ -78,4 +101,9 @@ class SqlRows:
 
     async def close(self) -> None:
         """See RowStore."""
+        if self._teller is not None:
+            self._teller.cancel()
+            await asyncio.gather(self._teller, return_exceptions=True)
+        if self._told is not None:
+            await self._told.close()
         await self._engine.dispose()

@@ -90,3 +90,22 @@ async def test_with_stream_workers_nothing_is_written_but_the_topic(tmp_path: Pa
     assert lines[0]["cause"].startswith("Kafka cannot be reached")
     assert figures.failures[Failure.AWAY] >= 1 and figures.offset == -1
     assert not (data / "audit.sqlite").exists()
+
+
+async def test_on_kafka_roll_ups_wait_for_their_topic_and_rows_do_not(tmp_path: Path) -> None:
+    """The brokers of the roll-ups are away; the rows are all there."""
+    data = written(eventful(), tmp_path / "data")
+    kafka = {"bootstrap_servers": ["127.0.0.1:1"]}
+    config, _ = check_data(
+        {"audit": {"rollups": {"grace": "1s"}}, "log": {"kind": "kafka", "kafka": kafka}},
+        extras=frozenset({"kafka"}),
+    )
+    with open_log(data) as opened:
+        following = asyncio.create_task(follow_audit(config, data, opened, AuditFigures()))
+        async with asyncio.timeout(60):
+            while await picks(data) < 8:  # noqa: ASYNC110  # another connection looks
+                await asyncio.sleep(0.02)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+    found = await ask(sqlite_url(data), "SELECT count(*) FROM rollup_windows")
+    assert int(found.rows[0][0]) > 0

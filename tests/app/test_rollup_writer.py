@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from app.audit_database import AuditAway, connected, upgrade, writing_engine
+from app.audit_database import AuditAway, AuditRefused, connected, upgrade, writing_engine
 from app.audit_query import plain
 from app.audit_rows import AuditRows
 from app.audit_writer import AuditWriter
-from app.rollup_writer import RollupWriter
+from app.rollup_writer import RollupWriter, tell_on
 from projections.audit.rollups import MINUTE_US, RolledPick, RollupRow, minute_of, roll_up
 from projections.audit.rows import EndRow, PickRow
 from tests.app.audit_site import rows, sqlite_url
@@ -180,3 +182,56 @@ async def test_it_looks_at_most_once_a_second(engine: AsyncEngine, tmp_path: Pat
     await write(engine, rollups, [pick(10, MINUTE_US)], [])
     await rollups.due(AFTER)
     assert await rolled(tmp_path) == []
+
+
+async def test_a_row_that_is_computed_anew_while_it_is_told_is_told_too(engine: AsyncEngine) -> None:
+    """Rows do not wait for whoever is told, so both may happen at the same time."""
+    heard: list[RollupRow] = []
+    first = pick(10, MINUTE_US)
+
+    async def slow(told: Sequence[RollupRow]) -> None:
+        heard.extend(told)
+        if len(heard) == 1:
+            await write(engine, rollups, [], [end(first, 20)])
+            await rollups.roll_up(AFTER)
+
+    rollups = RollupWriter(engine, 0, slow, tells_when_due=False)
+    await write(engine, rollups, [first], [])
+    await rollups.due(AFTER)
+    assert heard == [], "somebody else tells"
+    await rollups.tell()
+    assert [(row.ended, row.to_offset) for row in heard] == [(0, 10), (1, 20)]
+    await rollups.tell()
+    assert len(heard) == 2
+
+
+class Marked(RollupWriter):
+    """Has always something to tell. troubles: of the next attempts, None for one that succeeds."""
+
+    def __init__(self, troubles: list[Exception | None]) -> None:
+        self.troubles, self.at = troubles, list[float]()
+
+    async def tell(self) -> None:
+        self.at.append(asyncio.get_running_loop().time())
+        trouble = self.troubles.pop(0) if self.troubles else None
+        if trouble is not None:
+            raise trouble
+
+
+@pytest.mark.looptime
+async def test_what_cannot_be_told_is_tried_ever_more_seldom_and_said_once_for_each_cause() -> None:
+    away, refused = AuditAway("Kafka cannot be reached"), AuditRefused("set compact")
+    rollups = Marked([away] * 7 + [refused, refused, None])
+    with capture_logs() as lines:
+        telling = asyncio.create_task(tell_on(rollups))
+        await asyncio.sleep(200)
+        assert not telling.done()
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+    pauses = [later - earlier for earlier, later in pairwise(rollups.at)]
+    assert pauses[:10] == [2, 4, 8, 16, 30, 30, 30, 30, 30, 1]
+    assert [(line["event"], line.get("cause")) for line in lines] == [
+        ("roll-ups wait in the database to be told", "Kafka cannot be reached"),
+        ("roll-ups wait in the database to be told", "set compact"),
+        ("roll-ups are told again", None),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -15,12 +16,19 @@ from typing import Any
 import pytest
 import yaml
 
+from app.audit_database import AuditError
+from app.audit_producer import PARTITIONS
+from app.audit_query import ask, plain
 from app.checkpoint_store import CheckpointFolder
 from app.fold_start import start_fold
 from app.peer_checkpoints import PeerCheckpoints
+from app.sql_tables import moment
 from deploy.demo.addresses import free_port
+from ingest.log.kafka_keyed import KeyedSpans
 from ingest.log.kafka_log import KafkaLog
+from projections.bounds import SECOND_US
 from projections.events.control import CheckpointDue
+from tests.app.audit_site import sqlite_url
 from tests.app.log_on_disk import some_picks
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
@@ -89,6 +97,35 @@ class Site:
         lines = [line for line in self.ask("/metrics")[1].splitlines() if line.startswith(name + " ")]
         return float(lines[0].rpartition(" ")[2]) if lines else None
 
+    def roll_ups(self) -> list[dict[str, Any]]:
+        """The table `rollups` by key; empty before there is one."""
+        question = "SELECT * FROM rollups ORDER BY minute, model"
+        try:
+            found = asyncio.run(ask(sqlite_url(self.data), question))
+        except AuditError:
+            return []
+        return [dict(zip(found.columns, map(plain, row), strict=True)) for row in found.rows]
+
+    def told_roll_ups(self) -> list[dict[str, Any]]:
+        """The newest message of each key in the topic, by key."""
+        return asyncio.run(self._newest())
+
+    async def _newest(self) -> list[dict[str, Any]]:
+        place = self.place._replace(topic=self.config["log"]["kafka"]["rollups_topic"])
+        spans = await KeyedSpans.open(place, PARTITIONS)
+        newest: dict[tuple[str, str], dict[str, Any]] = {}
+        try:
+            for partition, (first, end) in enumerate(await spans.ends()):
+                async for stretch in spans.read(partition, first, end):
+                    for found in stretch:
+                        row = json.loads(found.value or b"")
+                        assert (row.pop("version"), row.pop("table")) == (1, "rollups")
+                        row["minute"] = plain(moment(row["minute"]))
+                        newest[row["minute"], row["model"]] = row
+        finally:
+            await spans.close()
+        return [newest[key] for key in sorted(newest)]
+
 
 @pytest.fixture
 def site(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Site]:
@@ -114,6 +151,48 @@ def test_it_writes_what_is_due_and_says_how_it_stands(site: Site) -> None:
         assert listed["log_id"] == log.log_id.hex() and len(listed["checkpoints"]) == 1
     asked = picklog("audit", "query", "--json", "select count(*) as n from picks", "--log", str(site.data))
     assert '"n": 2' in asked.stdout or "2" in asked.stdout, asked
+
+
+def test_without_stream_workers_the_follower_tells_roll_ups_in_their_topic_too(site: Site) -> None:
+    """The newest message of each key is the row of the table, also of a minute with late news."""
+    section = site.config["log"]["kafka"]
+    section["rollups_topic"] = f"{section['topic']}.rollups"
+    site.write(audit={"rollups": {"grace": "0s"}})
+    world = some_picks()
+    replica = world.replica()
+    log = site.topics.log(site.place)
+    written = 0
+
+    def minute(*requests: str) -> None:
+        """Some picks, and time until they are rolled up."""
+        nonlocal written
+        for request in requests:
+            replica.read()
+            replica.end(replica.ask(request, tokens=64))
+        world.pass_time(120 * SECOND_US)
+        world.say(CheckpointDue("time"))
+        for batch in world.log.read(written, 1 << 30):
+            log.commit(batch.records)
+        written = world.log.end_offset()
+
+    def told(minutes: int) -> bool:
+        table = site.roll_ups()
+        return len(table) == minutes and site.told_roll_ups() == table
+
+    late = replica.ask("answered late", tokens=64)
+    minute("third")
+    with site.following():
+        until(lambda: told(1), site.said)
+        assert [row["ended"] for row in site.roll_ups()] == [3]
+        replica.end(late)
+        minute("fourth")
+        until(lambda: told(2), site.said)
+        assert [row["ended"] for row in site.roll_ups()] == [4, 1], "the first minute was told anew"
+    minute("fifth", "sixth")
+    with site.following():
+        until(lambda: told(3), site.said)
+    assert sum(row["picks"] for row in site.roll_ups()) == 7
+    assert "should be set otherwise" not in site.said() and "roll-ups wait" not in site.said()
 
 
 def test_messages_for_stream_workers_and_a_topic_that_takes_none_are_told(site: Site) -> None:
