@@ -12,7 +12,7 @@ the first record of the owner past that point, in memory (decision 21); so it is
 them when the log itself was silent that long. Its cursors stay. A subscription that ended for
 good takes along what it told at once; a transport switch does not (BRS-15, BRS-16). Ranks that
 leave the fleet are masked at their record and reclaimed one by one, each at a further record
-of the owner (decision 25, docs/adr/0006).
+of the owner (decision 25, docs/adr/0013).
 
 Sources: decisions 8, 10, 21, 22, 24, 25; requirement rows KVX-12, 13, 18, 20, BRS-06, 11, 12, 15, 16.
 """

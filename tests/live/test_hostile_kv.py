@@ -72,7 +72,7 @@ def storm(rng: random.Random, ids: dict[tuple[int, int], int]) -> list[dict[str,
     return events
 
 
-@pytest.mark.req("KVX-07", "KVX-12", "MEM-08")
+@pytest.mark.req("KVX-07", "MEM-08")
 async def test_events_that_contradict_themselves_cost_no_request_and_can_be_repeated(tmp_path: Path) -> None:
     rng = random.Random(7)
     with hostile(tmp_path) as peers:
