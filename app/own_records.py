@@ -22,6 +22,7 @@ from ingest.log.log_writer import LogWriter
 from projections.events.control import Pinged, ReplicaStarted
 from projections.events.kinds import KIND_NEWEST
 from projections.fold_modes import FOLD_MODES
+from router.picker.pick_flags import PICK_FLAGS
 
 OnDone = Callable[[bool], None]
 
@@ -74,7 +75,7 @@ class OwnRecords:
             self._role,
             VERSION,
             platform.python_version(),
-            (),
+            PICK_FLAGS,
             int(KIND_NEWEST),
             tuple(sorted(FOLD_MODES)),
         )

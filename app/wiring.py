@@ -57,6 +57,7 @@ from projections.fold import Fold
 from projections.notices import Notice
 from router.ingress.http_server import Door
 from router.picker.pick import pick
+from router.picker.pick_flags import PICK_FLAGS
 from router.service import RouterService
 
 log = structlog.get_logger("picklog")
@@ -118,7 +119,7 @@ class MainProcess:
         if role.value.picks:
             self.service = RouterService(
                 self.pick_log,
-                pick,
+                partial(pick, flags=PICK_FLAGS),
                 router_settings(config, prompt_settings(config, data, installed_extras())),
                 self.observer,
                 prompts=prompt_maker(self.observer),

@@ -21,7 +21,7 @@ from projections.bounds import LEDGER_LINES_MAX
 from projections.events.control import KvPickSettings
 from projections.events.picks import DispatchEnded, Fault, LostPick, PickMade, Question, own_number
 from projections.identity import RankKey, WorkerKey
-from projections.kv.prefixes import DeviceDepths, PrefixReading, RankPrefix
+from projections.kv.prefixes import DeviceDepths, InFlight, PrefixReading, RankPrefix
 from projections.kv.side_index import SideIndex, predicted_by
 from projections.kv.state import KvState
 from projections.load.ledger import Ledger
@@ -36,7 +36,7 @@ from projections.load.ledger_lines import (
 from projections.load.store import HeldSample, LoadStore
 from projections.registry.fleet import Fleet, Worker
 
-__all__ = ["DeviceDepths", "Overlay", "RankPrefix", "View", "WorkerReading"]
+__all__ = ["DeviceDepths", "InFlight", "Overlay", "RankPrefix", "View", "WorkerReading"]
 
 _new: Any = tuple.__new__
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -240,6 +240,18 @@ class View:
         """`prefixes` by groups of slots, for pickers; None where it has to be asked instead."""
         reading = self._reading()
         return None if reading is None else reading.device_depths(question)
+
+    def in_flight(
+        self, question: Question, kv: KvPickSettings, held: Mapping[tuple[str, int, int], RankPrefix]
+    ) -> dict[tuple[str, int, int], InFlight]:
+        """What unanswered dispatches share with the question's prompt, by rank. held: its `prefixes`."""
+        reading = self._reading()
+        if reading is None:
+            return {}
+        at = question.asked_at
+        return reading.in_flight(
+            question, kv, held, lambda rank: unanswered_after(self.last_sample_at(rank.worker), at)
+        )
 
     def deepest(self, question: Question, kv: KvPickSettings) -> dict[int, int]:
         """Block size -> the most blocks of the prompt that any of these ranks holds (decision 14)."""

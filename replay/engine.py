@@ -25,6 +25,7 @@ from replay.fold_cursor import FoldCursor, cursor_at, usable_checkpoints
 from replay.log_walk import Progress, kind_byte, record_at, records_of
 from replay.own_facts import OWN_KINDS, OwnFacts
 from replay.scout import Ask, Scout
+from router.picker.pick_flags import PICK_FLAGS
 
 __all__ = ["Asked", "Part", "Replay", "Unverifiable", "records_of"]
 
@@ -41,6 +42,7 @@ class Unverifiable(Enum):
     OVERLAY = "records of the same replica before it are missing"
     SETTINGS = "the settings version that it names is unknown"
     FOLD_STOPPED = "the fold stops before its as-of"
+    FLAGS = "its replica picked by numbered behaviours that this release does not know"
     LAG = "it was recorded too long after its as-of, as very many others were"
 
 
@@ -196,6 +198,8 @@ def ready(cursor: FoldCursor, own: OwnFacts, offset: int, fact: PickMade) -> Ask
         reason = Unverifiable.TOO_OLD
     elif cursor.stopped is not None:
         reason = Unverifiable.FOLD_STOPPED
+    elif not set(flags) <= set(PICK_FLAGS):
+        reason = Unverifiable.FLAGS
     if reason is not None:
         return Asked(offset, fact, None, None, flags, reason, version)
     settings = fold.settings(fact.config_version)

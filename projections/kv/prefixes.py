@@ -9,18 +9,22 @@ owner was silent that long (decision 21). Predictions count while they are young
 the settings say: one time for ranks whose events are heard, another for those without
 (decision 24); those of the replica's own picks that the as-of does not hold are among them.
 
+A prediction whose dispatch no sample has answered is in flight: its charge stands in the
+ledger, and part of that is work for the very prompt that is asked about.
+
 The prefixes come in no order: look them up by rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from projections.bounds import KV_STALE_US, PREDICTION_US_MAX
 from projections.events.control import KvPickSettings
 from projections.events.picks import BlockHashes, Question
-from projections.identity import RankKey
+from projections.identity import U64_MAX, RankKey
 from projections.kv.columns import members
 from projections.kv.ranks import KvRank
 from projections.kv.side_index import SideIndex
@@ -44,6 +48,17 @@ class RankPrefix(NamedTuple):
     predicted: int
 
 
+class InFlight(NamedTuple):
+    """What unanswered dispatches to a rank share with a prompt, in whole blocks from its beginning.
+
+    computing: blocks that are computed there now, for whoever was first to ask for them; none
+    that the rank holds, or that a sample has answered. shared: of each dispatch by itself, added up.
+    """
+
+    computing: int
+    shared: int
+
+
 class DeviceDepths(NamedTuple):
     """The same where nothing but blocks on the device counts, for readers that go by slots.
 
@@ -61,6 +76,22 @@ class Pool(NamedTuple):
 
     mask: int
     ranks: Mapping[RankName, KvRank | None]
+
+
+class _Young(NamedTuple):
+    """Predictions asked for later than these times count: all, of ranks that are heard, of others."""
+
+    oldest: int
+    heard_after: int
+    unheard_after: int
+    heard: int  # mask of slots
+
+    def after(self, rank: KvRank | None, is_own: bool) -> int:
+        """The time for one rank. What nothing was told of has predictions in the overlay alone."""
+        if rank is None:
+            return self.unheard_after if is_own else U64_MAX
+        is_heard = rank.feeders[0] is not None and self.heard & rank.bit
+        return self.heard_after if is_heard else self.unheard_after
 
 
 class PrefixReading(NamedTuple):
@@ -142,9 +173,7 @@ class PrefixReading(NamedTuple):
         kv: KvPickSettings,
     ) -> None:
         """Add what picks predict for ranks of the pool."""
-        heard_after, unheard_after = _after(at, kv.predicted_ttl_us), _after(at, kv.approximate_ttl_us)
-        oldest = min(heard_after, unheard_after)
-        heard = self._counting(pool.mask, 0, at)
+        young = self._young(pool, at, kv)
         ranks = pool.ranks
         for side in (self.state.side, self.own):
             if side is None:
@@ -153,20 +182,59 @@ class PrefixReading(NamedTuple):
             for depth, ages in side.path(hashes):
                 for name, times in ages.items():
                     newest = times[-1][0]
-                    if newest <= oldest or name in done or name not in ranks:
+                    if newest <= young.oldest or name in done or name not in ranks:
                         continue
-                    rank = ranks[name]
-                    if rank is None:
-                        if side is not self.own or newest <= unheard_after:
-                            continue
-                    elif newest <= (
-                        heard_after if rank.feeders[0] is not None and heard & rank.bit else unheard_after
-                    ):
+                    if newest <= young.after(ranks[name], side is self.own):
                         continue
                     done[name] = None
                     device, host, disk, predicted = found.get(name, _NOTHING)
                     if depth > predicted:
                         found[name] = _new(RankPrefix, (device, host, disk, depth))
+
+    def in_flight(
+        self,
+        question: Question,
+        kv: KvPickSettings,
+        held: Mapping[RankName, RankPrefix],
+        answered: Callable[[RankKey], int],
+    ) -> dict[RankName, InFlight]:
+        """Ranks to which prompts that share a beginning with this one are under way.
+
+        held: what `prefixes` says. answered: dispatches to a rank from after this time are unanswered.
+        """
+        found: dict[RankName, tuple[int, int, int]] = {}  # depth unanswered, depth answered, shared
+        if not self.state.has_side:
+            return {}
+        for known in question.hashes:
+            pool = self._pool(question.served_model, question.namespaces, known.block_size)
+            young = self._young(pool, question.asked_at, kv)
+            for side in (self.state.side, self.own):
+                edges = side.path(known.hashes) if side is not None else []
+                for place, (depth, ages) in enumerate(edges, 1):
+                    length = depth - (edges[place][0] if place < len(edges) else 0)
+                    for name, times in ages.items():
+                        if name not in pool.ranks or times[-1][0] <= young.oldest:
+                            continue
+                        since = young.after(pool.ranks[name], side is self.own)
+                        first = bisect_right(times, (since, U64_MAX))
+                        split = bisect_right(times, (max(since, answered(name)), U64_MAX))
+                        under_way, done, shared = found.get(name, (0, 0, 0))
+                        if split < len(times):
+                            under_way = max(under_way, depth)
+                            shared += (len(times) - split) * length
+                        if first < split:
+                            done = max(done, depth)
+                        found[name] = under_way, done, shared
+        return {
+            name: InFlight(max(0, under_way - max(done, held.get(name, _NOTHING).device)), shared)
+            for name, (under_way, done, shared) in found.items()
+            if shared
+        }
+
+    def _young(self, pool: Pool, at: int, kv: KvPickSettings) -> _Young:
+        """Which predictions count at log time `at`."""
+        times = _after(at, kv.predicted_ttl_us), _after(at, kv.approximate_ttl_us)
+        return _Young(min(times), *times, self._counting(pool.mask, 0, at))
 
     def _counting(self, mask: int, tier: int, at: int) -> int:
         """Those of the slots whose blocks of a tier count at log time `at`."""

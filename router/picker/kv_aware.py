@@ -26,6 +26,7 @@ from router.picker.conditional import may_bypass
 from router.picker.decision import Decision, PhaseDecision, unchosen
 from router.picker.load_based import decide as decide_by_load
 from router.picker.load_based import decide_phase, rotation_prefill
+from router.picker.pick_flags import SHARED_IN_FLIGHT
 from router.picker.prefix_costs import Asked, Leg, score
 
 WEIGHT_MAX = 1e100  # of each setting: no product of two and a load overflows a double
@@ -52,7 +53,12 @@ def _decide(
     if not pools:
         return decide_by_load(view, question, settings, flags)._replace(kv_result=KvResult.NO_OVERLAP)
     depths = view.device_depths(question)
-    asked = Asked(view, question, settings, kv, view.prefixes(question, kv) if depths is None else depths)
+    if depths is not None:
+        asked = Asked(view, question, settings, kv, depths)
+    else:
+        held = view.prefixes(question, kv)
+        in_flight = view.in_flight(question, kv, held) if SHARED_IN_FLIGHT in flags else None
+        asked = Asked(view, question, settings, kv, held, in_flight)
     pairs = pair_pools(pools)
     if pairs:
         return _pair(asked, pairs)

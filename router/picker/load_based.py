@@ -44,7 +44,7 @@ def decide(
 ) -> Decision:
     """Choose a decode rank and, beside a decode worker with a prefill pool, a prefill rank.
 
-    flags: numbered behaviours of the replica that asked; this release has none.
+    flags: numbered behaviours of the replica that asked; none of them is of this rule.
     compare: False lets all take turns, as if no cost were defined.
     """
     pools, competing = pools_of(view.fleet, question, settings)

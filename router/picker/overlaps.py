@@ -4,7 +4,7 @@ Where blocks on the device alone count, an index tells it by groups of slots tha
 so no rank is looked up by its name, and a group that is most of the table (all that hold a
 system prompt, or nothing) is written at once. Anything else comes rank by rank.
 
-Source: KVP-01, KVP-08, KVX-09.
+Source: KVP-01, KVP-08, KVX-09, DYN-04.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from projections.kv.columns import members
 from projections.registry.fleet import Fleet
-from projections.view import DeviceDepths, RankPrefix
+from projections.view import DeviceDepths, InFlight, RankPrefix
 from router.picker.rank_table import RankTable, SlotPlaces, slot_places
 
 MANY = 32  # slots of a group from which on they are told all at once
@@ -73,6 +73,16 @@ def fill(prefixes: Mapping[tuple[str, int, int], RankPrefix], table: RankTable) 
             host_end = device + host
             table.host[place] = max(0, host_end - overlap)
             table.disk[place] = max(0, host_end + disk - max(host_end, overlap))
+
+
+def leave_out(in_flight: Mapping[tuple[str, int, int], InFlight], table: RankTable) -> None:
+    """What is under way to a rank weighs only by what it does not share with the prompt."""
+    tokens, blocks, sizes = table.unanswered_tokens, table.unanswered_blocks, table.roster.usable_sizes
+    for key, (computing, shared) in in_flight.items():
+        place = table.roster.place_of.get(key)
+        if place is not None:
+            tokens[place] = max(0, tokens[place] - computing * sizes[place])
+            blocks[place] = max(0, blocks[place] - shared)
 
 
 def _crowd(depths: DeviceDepths, slots: SlotPlaces, count: int) -> Crowd | None:

@@ -8,6 +8,10 @@
     cost         prefill scale * adjusted + decode cost
     decay        1 / (1 + k * (backlog tokens - those of the least loaded candidate) / isl)
 
+Unanswered tokens and blocks of dispatches that share a beginning with the prompt are left out
+as far as they do, where a prediction still stands for them (flag SHARED_IN_FLIGHT): the rank
+computes those blocks once for all of them, and a burst with one prefix stays together.
+
 Block sizes are each worker's own. Host and disk count blocks that go on, without a hole,
 where the faster tiers end. The decode rank of a pair that may prefill by itself costs
 max(0, decode cost - credit), without decay; its overlap counts twice, as in Dynamo (Q12).
@@ -20,7 +24,7 @@ unless all are.
 
 Costs are + - * / of doubles and integers in the order written, so they are the same
 everywhere. Ranks are judged a column at a time, which costs a sixth of judging them one by
-one. Source: specification, "The formula"; KVP-01..08, KVP-15, CDG-01, DYN-01, 02, 05.
+one. Source: specification, "The formula"; KVP-01..08, KVP-15, CDG-01, DYN-01, 02, 04, 05.
 """
 
 from __future__ import annotations
@@ -34,9 +38,9 @@ from projections.events.control import KvPickSettings, PickSettings
 from projections.events.picks import ExcludedReason, PickReason, Question, Verdict
 from projections.load.store import HeldSample
 from projections.registry.fleet import Worker
-from projections.view import DeviceDepths, RankPrefix, View, WorkerReading
+from projections.view import DeviceDepths, InFlight, RankPrefix, View, WorkerReading
 from router.picker.decision import PhaseDecision
-from router.picker.overlaps import Crowd, fill, fill_device
+from router.picker.overlaps import Crowd, fill, fill_device, leave_out
 from router.picker.rank_table import FLAW_NO_SIZE, RankTable, Roster, roster_of
 from router.picker.rotation import after, whose_turn
 from router.picker.softmax import softmax_index
@@ -59,13 +63,14 @@ class Leg(Enum):
 
 
 class Asked(NamedTuple):
-    """What every leg of one pick is scored with."""
+    """What every leg of one pick is scored with. in_flight: None where it does not count."""
 
     view: View
     question: Question
     settings: PickSettings
     kv: KvPickSettings
     prefixes: Mapping[tuple[str, int, int], RankPrefix] | DeviceDepths
+    in_flight: Mapping[tuple[str, int, int], InFlight] | None = None
 
 
 class Loads(NamedTuple):
@@ -155,6 +160,8 @@ def read_loads(asked: Asked, leg: Leg, workers: tuple[Worker, ...], table: RankT
     oldest = at - asked.settings.max_staleness_us
     sits_out = bytearray(table.roster.flaws)
     _add_dispatches(readings, table, sits_out)
+    if asked.in_flight:
+        leave_out(asked.in_flight, table)
     table.ages = [at - time for time in received] if max(received) <= at else _ages(received, at)
     if min(received) >= oldest:
         try:  # the usual case: every rank has a fresh sample, and none lacks a field

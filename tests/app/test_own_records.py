@@ -13,6 +13,7 @@ from ingest.log.log_writer import LogWriter
 from projections.events.codec import decode_record
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
 from projections.events.ports import MemoryLog
+from router.picker.pick_flags import PICK_FLAGS
 
 ME = bytes([42]) * 16
 
@@ -54,6 +55,7 @@ async def test_records_carry_their_times_and_receipts_come_back() -> None:
     assert due.epoch == 1
     (started,) = facts(log, ReplicaStarted)
     assert (started.time, started.fact.replica, started.fact.version) == (3_000, ME, VERSION)
+    assert started.fact.flags == PICK_FLAGS
     assert started.fact.label.endswith(f":{os.getpid()}")
     await own.writer.close()
     own.of_replica(Pinged(ME, 3, 17), 4_000, done.append)

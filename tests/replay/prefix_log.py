@@ -78,7 +78,7 @@ def ask_hashes(replica: Replica, request_id: str, hashes: bytes, draws: tuple[in
     )  # fmt: skip
     settings = replica.fold.settings_now
     assert settings is not None
-    outcome = pick(replica.fold.view(replica.overlay), question, settings.pick)
+    outcome = pick(replica.fold.view(replica.overlay), question, settings.pick, replica.flags)
     replica.rotations[MODEL] = (outcome.rotation_prefill, outcome.rotation_decode)
     pick_id = len(replica.picks).to_bytes(8, "big") + replica.id[:8]
     as_of = replica.fold.mark.offset

@@ -27,6 +27,7 @@ from projections.events.signals import (
 from projections.fold import Fold
 from projections.view import Overlay
 from router.picker.pick import pick
+from router.picker.pick_flags import PICK_FLAGS
 
 OWNER = bytes([1]) * 16
 SETTINGS = PickSettings("load_based", "file", ("dynamo",), (), 3_000_000)
@@ -36,8 +37,11 @@ MODEL = "tiny"
 class Replica:
     """One picking process: its own fold up to where the test lets it read."""
 
-    def __init__(self, world: RecordedLog, number: int, condemned: frozenset[int]) -> None:
+    def __init__(
+        self, world: RecordedLog, number: int, condemned: frozenset[int], flags: tuple[int, ...]
+    ) -> None:
         self.world = world
+        self.flags = flags
         self.id = bytes([number]) * 16
         self.fold = Fold(condemned=condemned)
         self.overlay = Overlay()
@@ -68,7 +72,8 @@ class Replica:
             request_id, 0, model, model, at, at + 5_000, ("dynamo",), (), tokens, prefill, decode
         )
         settings = self.fold.settings_now
-        outcome = pick(self.fold.view(self.overlay), question, settings.pick if settings else SETTINGS)
+        wanted = settings.pick if settings else SETTINGS
+        outcome = pick(self.fold.view(self.overlay), question, wanted, self.flags)
         self.rotations[model] = (outcome.rotation_prefill, outcome.rotation_decode)
         version = settings.version if settings else 0
         pick_id = len(self.picks).to_bytes(8, "big") + self.id[:8]
@@ -156,11 +161,13 @@ class RecordedLog:
         epoch = 1 if writer == OWNER else 0
         return self.log.commit([encode_record(self.time, writer, epoch, sequence, fact)])
 
-    def replica(self, condemned: frozenset[int] = frozenset()) -> Replica:
+    def replica(
+        self, condemned: frozenset[int] = frozenset(), flags: tuple[int, ...] = PICK_FLAGS
+    ) -> Replica:
         """A new replica that has said it is there and read everything."""
         self._replicas += 1
-        replica = Replica(self, 100 + self._replicas, condemned)
-        self.say(ReplicaStarted(replica.id, "test", "router", "0", "3", (), 62, ()), replica.id)
+        replica = Replica(self, 100 + self._replicas, condemned, flags)
+        self.say(ReplicaStarted(replica.id, "test", "router", "0", "3", flags, 62, ()), replica.id)
         replica.read()
         return replica
 

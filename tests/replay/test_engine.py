@@ -254,3 +254,10 @@ def test_the_release_that_made_a_pick_is_told() -> None:
     replica.ask("r0")
     [asked] = Replay(world.log, None).asked()
     assert asked.version == "0"
+
+
+def test_picks_of_a_release_that_picks_in_an_unknown_way_are_unverifiable() -> None:
+    world = RecordedLog()
+    world.replica(flags=(1, 999)).ask("r0")
+    world.replica().ask("r1")
+    assert verdicts(world) == [Unverifiable.FLAGS.name, "equal"]

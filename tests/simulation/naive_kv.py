@@ -249,12 +249,32 @@ class Blocks:
         device, host, disk = (self._depth(rank, tier, path, at) for tier in (0, 1, 2))
         host = max(0, host - device)
         disk = max(0, disk - device - host)
+        young = self._young(rank, question, kv)[1]
+        predicted = max((_common(one.path, path) for one in young), default=0)
+        return device, host, disk, predicted
+
+    def in_flight(self, rank: Rank, question: Question, kv: KvPickSettings, answered: int) -> tuple[int, int]:
+        """Blocks of the prompt that the rank is computing for others, and those that these share, in all."""
+        device = self.prefix(rank, question, kv)[0]
+        path, young = self._young(rank, question, kv)
+        lengths = [(_common(one.path, path), one.asked_at > answered) for one in young]
+        waiting = [length for length, is_waiting in lengths if is_waiting]
+        done = max((length for length, is_waiting in lengths if not is_waiting), default=0)
+        return max(0, max(waiting, default=0) - max(done, device)), sum(waiting)
+
+    def _young(self, rank: Rank, question: Question, kv: KvPickSettings) -> tuple[Path, list[Prediction]]:
+        """The prompt, and predictions of the rank that still stand for blocks."""
+        size = self.fleet.members[rank[:2]].block_size
+        known = [tuple(words(one.hashes)) for one in question.hashes if one.block_size == size]
+        if KV_INDEX not in self.modes or not known:
+            return (), []
+        at = question.asked_at
         feeder = self.feeders.get((rank, 0))
         is_heard = feeder is not None and self._counts(feeder, at)
         ttl = kv.predicted_ttl_us if is_heard else kv.approximate_ttl_us
-        young = [one for one in self.predictions if one.rank == rank and ttl and one.asked_at > at - ttl]
-        predicted = max((_common(one.path, path) for one in young), default=0)
-        return device, host, disk, predicted
+        return known[0], [
+            one for one in self.predictions if one.rank == rank and ttl and one.asked_at > at - ttl
+        ]
 
     def _depth(self, rank: Rank, tier: int, path: Path, at: int) -> int:
         feeder = self.feeders.get((rank, tier))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from projections.events.control import PickSettings
+from projections.events.control import KvPickSettings, PickSettings, ReplicaStarted
 from projections.events.picks import (
     DispatchEnded,
     ExcludedReason,
@@ -23,9 +23,10 @@ from projections.events.picks import (
     Verdict,
 )
 from projections.events.signals import SampleReceived, SubscriptionChanged, SubscriptionContinued
+from router.picker.pick_flags import SHARED_IN_FLIGHT
 from router.picker.rows import CandidateRow
 from tests.simulation.naive_fleet import Fleet, Member, Name, effective, fleets_of
-from tests.simulation.naive_kv import Blocks
+from tests.simulation.naive_kv import Blocks, Rank
 
 SECOND = 1_000_000
 WEIGHS = 30 * SECOND
@@ -63,6 +64,9 @@ class NaiveModel:
     def __init__(self, records: Iterable[tuple[int, bytes]], condemned: frozenset[int] = frozenset()) -> None:
         self.said = effective(records, condemned)
         self.fleets = fleets_of(self.said)
+        self.flags = {
+            fact.replica: fact.flags for _, _, fact in self.said if isinstance(fact, ReplicaStarted)
+        }
 
     def pick(
         self, pick: PickMade, own: Sequence[tuple[int, Any]], settings: PickSettings
@@ -76,6 +80,7 @@ class Known:
 
     def __init__(self, model: NaiveModel, pick: PickMade, own: Sequence[tuple[int, Any]]) -> None:
         self.at = pick.question.asked_at
+        self._shares = SHARED_IN_FLIGHT in model.flags.get(pick.replica, ())
         self.fleet = Fleet({}, {})
         self.blocks = Blocks()
         self.samples: dict[tuple[str, int, int], tuple[SampleReceived, int]] = {}
@@ -204,6 +209,14 @@ class Known:
             and self.at - line.dispatched_at < WEIGHS
             and (heard is None or heard < line.dispatched_at)
         ]
+
+    def in_flight(self, rank: Rank, question: Question, kv: KvPickSettings) -> tuple[int, int]:
+        """What unanswered dispatches to a rank share with the prompt; nothing for older releases."""
+        if not self._shares:
+            return 0, 0
+        heard = self.heard.get(rank[:2])
+        answered = self.at - WEIGHS if heard is None else max(heard, self.at - WEIGHS)
+        return self.blocks.in_flight(rank, question, kv, answered)
 
     def is_stalled(self, worker: Name) -> bool:
         """A request of two or more blocks has been running unanswered for 5 s."""

@@ -141,7 +141,10 @@ def _judged(
     device, host, disk, predicted = known.blocks.prefix((*name, rank), question, settings.kv)
     overlap = max(device, predicted)
     ends = device + host, device + host + disk
+    computing, shared = known.in_flight((*name, rank), question, settings.kv)
     row = row._replace(
+        unanswered_tokens=max(0, row.unanswered_tokens - computing * (member.block_size or 0)),
+        unanswered_blocks=max(0, row.unanswered_blocks - shared),
         cost=None,
         overlap_blocks=overlap,
         host_blocks=max(0, ends[0] - overlap),

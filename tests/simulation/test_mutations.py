@@ -19,6 +19,7 @@ from ingest.log.appender import Appender
 from ingest.log.claim import Claim
 from projections.events.picks import LostPick
 from projections.intake import Intake
+from projections.kv.prefixes import PrefixReading
 from projections.kv.side_index import SideIndex
 from projections.kv.state import KvState
 from projections.load.ledger import Ledger
@@ -210,6 +211,27 @@ def _unanswered_tokens_do_not_weigh_on_prefixes(patch: pytest.MonkeyPatch) -> No
     patch.setattr(prefix_costs, "_add_dispatches", lambda *_: None)
 
 
+def _what_is_in_flight_is_no_work_at_all(patch: pytest.MonkeyPatch) -> None:
+    """Dispatches that share a beginning with the prompt do not weigh by their other blocks either."""
+
+    def leave_out(in_flight: Any, table: Any) -> None:
+        for key in in_flight:
+            place = table.roster.place_of.get(key)
+            if place is not None:
+                table.unanswered_tokens[place] = table.unanswered_blocks[place] = 0
+
+    patch.setattr(prefix_costs, "leave_out", leave_out)
+
+
+def _answered_dispatches_are_in_flight(patch: pytest.MonkeyPatch) -> None:
+    honest = PrefixReading.in_flight
+
+    def in_flight(self: PrefixReading, question: Any, kv: Any, held: Any, answered: Any) -> Any:
+        return honest(self, question, kv, held, lambda rank: 0)
+
+    patch.setattr(PrefixReading, "in_flight", in_flight)
+
+
 def _bypasses_have_no_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kv_aware, "may_bypass", lambda *_: True)
 
@@ -223,6 +245,8 @@ MUTANTS: list[Mutate] = [
     _overlap_counts_once,
     _draws_are_swapped,
     _unanswered_tokens_do_not_weigh_on_prefixes,
+    _what_is_in_flight_is_no_work_at_all,
+    _answered_dispatches_are_in_flight,
     _bypasses_have_no_limit,
     _overlay_is_ignored,
     _own_ends_are_ignored,

@@ -20,7 +20,9 @@ from ingest.log.own_search import own_records
 from ingest.log.spool import Spool
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
+from projections.events.kinds import KIND_NEWEST
 from projections.events.ports import RecordBatch
+from router.picker.pick_flags import PICK_FLAGS
 from tests.simulation.world_log import Eye
 
 if TYPE_CHECKING:
@@ -180,6 +182,7 @@ class Reading:
         self.on_folded: Callable[[], None] = lambda: None
         self.on_seen: Callable[[Seen], None] = lambda seen: None
         self.on_condemn: Callable[[int, str], None] = lambda offset, detail: None
+        self.on_given_up: Callable[[], None] = lambda: None
         self.on_replaced: Callable[[Tail], None] = lambda tail: None
         self.on_batches: Callable[[Sequence[RecordBatch]], None] = lambda batches: None
         self._replica = replica
@@ -247,6 +250,7 @@ class Reading:
                 self.on_condemn(effect.offset, effect.detail)
             elif isinstance(effect, Restart):
                 self.process.sim.restarted(self.process, effect)
+                self.on_given_up()
                 self.newest = self._begin(effect.before, effect.condemned)
                 return
             else:
@@ -281,6 +285,7 @@ class Replica(Process):
 
     is_owner = False
     stands_by = False
+    kinds = int(KIND_NEWEST)
 
     def __init__(self, sim: Simulator, name: str) -> None:
         super().__init__(sim, name)
@@ -296,6 +301,7 @@ class Replica(Process):
         self.reading.on_replaced = self.on_replaced
         self.reading.on_folded = self.on_folded
         self.log = ReplicaLog(self.id, self.reading.tail, self._append)
+        self.reading.on_given_up = self.log.distrust
         self.router = sim.new_router(self)
         self._room = False
         self.begin()
@@ -315,9 +321,14 @@ class Replica(Process):
         """The first record of this process."""
         self.say_started()
 
+    @property
+    def pick_flags(self) -> tuple[int, ...]:
+        """Numbered behaviours of its pick code. Some processes are of a release that had none."""
+        return PICK_FLAGS if self.id[0] % 4 else ()
+
     def say_started(self) -> None:
         """Name this replica in the log."""
-        started = ReplicaStarted(self.id, self.name, "router", "0", "3", (), 62, ())
+        started = ReplicaStarted(self.id, self.name, "router", "0", "3", self.pick_flags, self.kinds, ())
         self._append(started, self.log.log_time()[0], None)
 
     def on_folded(self) -> None:

@@ -15,8 +15,8 @@ from projections.registry.fleet import Fleet, Role
 from projections.view import RankPrefix, View
 from router.picker.kv_aware import WEIGHT_MAX
 from router.picker.pick import pick
-from router.picker.rows import unpack_rows
-from tests.replay.prefix_log import PrefixLog
+from router.picker.rows import CandidateRow, unpack_rows
+from tests.replay.prefix_log import PrefixLog, tokens_hashes
 from tests.replay.prefix_log import ask as pick_of_prompt
 from tests.replay.prefix_log import ask_hashes as pick_of_hashes
 from tests.replay.recorded_log import Replica
@@ -450,6 +450,9 @@ def ask_hashes(replica: Replica, request_id: str, hashes: bytes) -> Outcome:
     return pick_of_hashes(replica, request_id, hashes).outcome
 
 
+BURST_BLOCKS = 40  # what 20 requests do not share, half a block each, is less than this
+
+
 def burst(world: PrefixLog, count: int, step_us: int, name: str = "a") -> list[int | None]:
     """Decode ranks of prompts that follow each other, none of them answered; the log keeps up."""
     replica = world.replica()
@@ -457,7 +460,7 @@ def burst(world: PrefixLog, count: int, step_us: int, name: str = "a") -> list[i
     for number in range(count):
         world.pass_time(step_us)
         replica.read()
-        found.append(ids(ask_prompt(replica, f"r{number}", name, 10))[1])
+        found.append(ids(ask_prompt(replica, f"r{number}", name, BURST_BLOCKS))[1])
     return found
 
 
@@ -468,14 +471,77 @@ def idle(world: PrefixLog) -> PrefixLog:
     return world
 
 
+PREDICTING = SPEC._replace(predicted_ttl_us=2_000_000, approximate_ttl_us=2_000_000)
+
+
 @pytest.mark.req("DYN-04")
-def test_burst_of_one_prefix_lands_together_before_any_event_says_so() -> None:
-    """Dispatches do not weigh here: they would outweigh the prefix from the second request on."""
-    kv = SPEC._replace(predicted_ttl_us=2_000_000, approximate_ttl_us=2_000_000)
-    found = burst(idle(PrefixLog(kv=kv, ledger=False)), 20, 2_500)
+@pytest.mark.parametrize("ledger", [True, False], ids=["", "without a ledger"])
+@pytest.mark.parametrize("has_samples", [True, False], ids=["samples", "no samples"])
+def test_burst_of_one_prefix_lands_together_before_any_event_says_so(ledger: bool, has_samples: bool) -> None:
+    def begun(kv: KvPickSettings) -> PrefixLog:
+        world = PrefixLog(kv=kv, ledger=ledger)
+        return idle(world) if has_samples else world
+
+    found = burst(begun(PREDICTING), 20, 2_500)
     assert found == [found[0]] * 20
-    without = burst(idle(PrefixLog(ledger=False)), 20, 2_500)
-    assert set(without) == {1, 2, 3}
+    assert set(burst(begun(SPEC), 20, 2_500)) == {1, 2, 3}
+
+
+@pytest.mark.req("DYN-04")
+def test_replica_of_a_release_before_charges_a_burst_in_full() -> None:
+    world = idle(PrefixLog(kv=PREDICTING))
+    replica = world.replica(flags=())
+    found = set()
+    for number in range(6):
+        world.pass_time(2_500)
+        replica.read()
+        found.add(ids(ask_prompt(replica, f"r{number}", "a", 10))[1])
+    assert found == {1, 2, 3}
+
+
+@pytest.mark.req("DYN-04", "STORE-06")
+def test_what_is_under_way_weighs_by_what_it_does_not_share() -> None:
+    world = idle(PrefixLog(kv=PREDICTING))
+    replica = world.replica()
+    common = tokens_hashes("a", 10)
+    placed = []
+    paths = common, common[: 8 * 8] + tokens_hashes("b", 2), tokens_hashes("c", 10)
+    for number, path in enumerate(paths):
+        world.pass_time(2_500)
+        replica.read()
+        placed.append(ids(ask_hashes(replica, f"r{number}", path))[1])
+    replica.read()
+    first, second, third = placed
+    # two blocks beside eight shared ones are less than an idle rank would have to do
+    assert first is not None and third is not None and first == second != third
+    asked = ask_hashes(replica, "asked", common)
+    rows = {row.instance_id: row for row in unpack_rows(asked.decode.rows)}
+    # two prompts of 11 blocks that share ten and eight; 168 tokens, and 40 behind eight blocks
+    assert (rows[first].unanswered_blocks, rows[first].unanswered_tokens) == (22 - 18, 168 + 40 - 160)
+    assert (rows[third].unanswered_blocks, rows[third].unanswered_tokens) == (11, 168)
+    assert ids(asked)[1] == first
+
+
+@pytest.mark.req("DYN-04", "STORE-07")
+def test_what_a_sample_answered_is_not_under_way() -> None:
+    world = idle(PrefixLog(kv=PREDICTING))
+    replica = world.replica()
+    first = ids(ask_prompt(replica, "first", "a", 10))[1]
+    assert first is not None
+
+    def asked(request_id: str) -> CandidateRow:
+        world.pass_time(10_000)
+        replica.read()
+        rows = unpack_rows(ask_prompt(replica, request_id, "a", 10).decode.rows)
+        return next(row for row in rows if row.instance_id == first)
+
+    world.pass_time(10_000)
+    world.sample(first, 0)
+    row = asked("later")
+    assert (row.unanswered_blocks, row.unanswered_tokens, row.predicted_blocks) == (0, 0, 10)
+    row = asked("last")
+    # the later one is under way there: ten of its 11 blocks are shared, its 8 tokens are its own
+    assert (row.unanswered_blocks, row.unanswered_tokens) == (1, 8)
 
 
 @pytest.mark.req("DYN-04", "DYN-08")
