@@ -7,6 +7,10 @@ synced and renamed; whatever is half written at a crash is removed at a later wr
 Kept are the newest few, one an hour and one a day while their records last, under a byte
 ceiling (decision 9). The newest one is never removed.
 
+A mounted object store may know no sync of a folder, and no renaming. The first is then done without. For the
+second a file is written under its name itself, synced and read back; until that is done, and after a kill in
+between, it is one that does not check, which readers pass over as they do any other.
+
 Replicas of one log may share the folder, also over a network file system: those that read
 change nothing in it, and each file is checked whole before it is used. Files of another
 log are not listed apart: give each log a folder of its own.
@@ -14,6 +18,7 @@ log are not listed apart: give each log a folder of its own.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -43,6 +48,9 @@ DAY_US = 24 * HOUR_US
 BATCH_RECORDS = 1024
 STALE_S = 600.0  # unfinished for so long, by the file system's own clock: nobody writes it any more
 FILE_BYTES_MAX = 4 << 30
+# What mounts say of a call that they do not know. PostgreSQL too takes EBADF and EINVAL of a folder for that.
+NO_FOLDER_SYNC = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF))
+NO_RENAME = frozenset((errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
 _NAME = re.compile(r"(\d{20})-([0-9a-f]{16})-(\d{20})\.checkpoint")
 
 
@@ -123,8 +131,19 @@ class CheckpointFolder:
 
     def finish(self, unfinished: Path, name: str) -> None:
         """Give a file that was written and synced its name. Raises OSError."""
-        unfinished.rename(self._folder / name)
-        sync_folder(self._folder)
+        target = self._folder / name
+        try:
+            unfinished.rename(target)
+        except OSError as problem:
+            if problem.errno not in NO_RENAME:
+                raise
+            _write_in_place(unfinished, target)
+            unfinished.unlink(missing_ok=True)
+        try:
+            sync_folder(self._folder)
+        except OSError as problem:
+            if problem.errno not in NO_FOLDER_SYNC:
+                raise
 
     def expire(self, first_offset: int) -> None:
         """Remove those whose tail is gone, now that the log begins there; never the newest."""
@@ -205,6 +224,29 @@ def _write_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) 
         out.flush()
         os.fsync(out.fileno())
     return position + len(footer)
+
+
+def _write_in_place(source: Path, target: Path) -> None:
+    """Write a finished file under its name, where nothing is renamed. Raises OSError, and then it is gone.
+
+    A whole one of that name is the same state: it stays as it is, and nobody reads half of it.
+    """
+    data = source.read_bytes()
+    with suppress(LogCorrupt, OSError):
+        _scanned(target, target.read_bytes())
+        return
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        if target.read_bytes() != data:
+            raise OSError(errno.EIO, "the file reads back otherwise than it was written", str(target))
+    except BaseException:
+        with suppress(OSError):
+            target.unlink(missing_ok=True)
+        raise
 
 
 def _batches(records: Iterator[bytes]) -> Iterator[list[bytes]]:

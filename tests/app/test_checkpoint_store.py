@@ -1,15 +1,30 @@
 """Checkpoints are kept whole, named by position, and thinned by age and size."""
 
+import errno
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from app.checkpoint_store import DAY_US, HOUR_US, CheckpointFolder, checkpoint_name, surplus_checkpoints
+from app.checkpoint_store import (
+    DAY_US,
+    HOUR_US,
+    NO_FOLDER_SYNC,
+    NO_RENAME,
+    CheckpointFolder,
+    checkpoint_name,
+    surplus_checkpoints,
+)
+from app.fold_start import start_fold
 from projections.bounds import COMMIT_BATCH_BYTES_MAX
+from projections.checkpoint import checkpoint_records
 from projections.events.codec import encode_record
 from projections.events.held import WriterSeen
 from projections.events.ports import CheckpointInfo, LogCorrupt
+from projections.fold import Fold
+from tests.app.log_on_disk import some_picks
 
 LOG = bytes(range(16))
 
@@ -144,3 +159,141 @@ def test_one_that_is_let_go_of_while_they_are_listed_is_left_out(
 
     monkeypatch.setattr(os, "scandir", scan_then_remove)
     assert store.list() == [kept]
+
+
+class Mount:
+    """A file system that refuses sync of a folder, renaming, or both. on_file_sync: behind each of a file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder_sync: int | None = None
+        self.renaming: int | None = None
+        self.on_file_sync: Callable[[int], None] = lambda descriptor: None
+        self.calls: list[str] = []
+        self._fsync, self._rename = os.fsync, os.rename
+        monkeypatch.setattr(os, "fsync", self._sync)
+        monkeypatch.setattr(os, "rename", self._move)
+
+    def _sync(self, descriptor: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            self._fsync(descriptor)
+            self.on_file_sync(descriptor)
+            return
+        self.calls.append("folder")
+        if self.folder_sync is not None:
+            raise OSError(self.folder_sync, os.strerror(self.folder_sync))
+        self._fsync(descriptor)
+
+    def _move(self, source: Path, target: Path) -> None:
+        self.calls.append("rename")
+        if self.renaming is not None:
+            raise OSError(self.renaming, os.strerror(self.renaming))
+        self._rename(source, target)
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch) -> Mount:
+    return Mount(monkeypatch)
+
+
+MOUNTS = [
+    *((code, None) for code in sorted(NO_FOLDER_SYNC)),
+    *((None, code) for code in sorted(NO_RENAME)),
+    (errno.EINVAL, errno.EPERM),
+    (errno.ENOTSUP, errno.ENOSYS),
+]
+
+
+@pytest.mark.req("EVS-13")
+@pytest.mark.parametrize(("folder_sync", "renaming"), MOUNTS)
+def test_a_mounted_object_store_keeps_checkpoints_too(
+    tmp_path: Path, mount: Mount, folder_sync: int | None, renaming: int | None
+) -> None:
+    mount.folder_sync, mount.renaming = folder_sync, renaming
+    store = CheckpointFolder(tmp_path / "mount", keep=2)
+    written = [store.write(LOG, offset, 1, offset, iter(records(2_000))) for offset in (5, 8, 9)]
+    assert mount.calls == ["rename", "folder"] * 3
+    assert store.list() == written[1:], "those that need not be kept go"
+    for info in written[1:]:
+        assert store.check(info, LOG) is None and list(store.read(info)) == records(2_000)
+    assert {path.name for path in (tmp_path / "mount").iterdir()} == {info.name for info in written[1:]}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "mount").iterdir())
+    store.expire(9)
+    fetched = store.unfinished(checkpoint_name(12, 1, 12))  # as a peer's file is kept
+    fetched.write_bytes((tmp_path / "mount" / written[2].name).read_bytes())
+    store.finish(fetched, checkpoint_name(12, 1, 12))
+    assert [info.offset for info in store.list()] == [8, 9, 12]
+    assert list(store.read(store.list()[-1])) == records(2_000)
+
+
+@pytest.mark.parametrize("what", ["folder_sync", "renaming"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_what_is_no_missing_call_fails_as_ever(tmp_path: Path, mount: Mount, what: str, code: int) -> None:
+    setattr(mount, what, code)
+    with pytest.raises(OSError) as failed:
+        CheckpointFolder(tmp_path).write(LOG, 5, 5, 5, iter(records(5)))
+    assert failed.value.errno == code
+    assert not [*tmp_path.glob(".*.tmp")]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "full"])
+def test_a_file_that_reads_back_otherwise_is_none(tmp_path: Path, mount: Mount, damage: str) -> None:
+    """Where nothing can be renamed it is looked at under its name, and goes if it is not what was written."""
+    mount.renaming = errno.EPERM
+    syncs = 0
+
+    def damaged(descriptor: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs < 2:  # the first is that of the unfinished file
+            return
+        if damage == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if damage == "cut":
+            os.truncate(descriptor, os.fstat(descriptor).st_size - 1)
+        else:
+            os.pwrite(descriptor, b"\xff\xff", 200)
+
+    mount.on_file_sync = damaged
+    with pytest.raises(OSError, match="No space" if damage == "full" else "reads back otherwise"):
+        CheckpointFolder(tmp_path).write(LOG, 5, 5, 5, iter(records(2_000)))
+    assert syncs == 2 and [*tmp_path.iterdir()] == []
+
+
+def test_a_whole_one_of_that_name_is_not_written_over_and_a_half_one_is(tmp_path: Path, mount: Mount) -> None:
+    mount.renaming = errno.EPERM
+    store = CheckpointFolder(tmp_path)
+    info = store.write(LOG, 5, 5, 5, iter(records(100)))
+    path = tmp_path / info.name
+    whole = path.read_bytes()
+    store.write(LOG, 5, 5, 5, iter(records(100)))
+    assert path.read_bytes() == whole, "a reader may be at it"
+    path.write_bytes(whole[:-1])
+    store.write(LOG, 5, 5, 5, iter(records(100)))
+    assert store.check(info, LOG) is None and store.list() == [info]
+
+
+@pytest.mark.req("EVS-14")
+def test_a_start_passes_over_one_that_was_written_half_under_its_name(tmp_path: Path) -> None:
+    """A kill where nothing can be renamed: whatever is there of the file, an older checkpoint serves."""
+    world, store = some_picks(), CheckpointFolder(tmp_path)
+    fold, written = Fold(), []
+    for batch in world.log.read(0, 1 << 30):
+        for offset, data in enumerate(batch.records, batch.first_offset):
+            fold.apply(offset, data, [])
+            if offset in (8, 12):
+                mark = fold.mark
+                state = checkpoint_records(fold, world.log.log_id)
+                written.append(store.write(world.log.log_id, mark.offset, mark.check, mark.time, state))
+    older, newest = written
+    assert start_fold(world.log, store).next_offset == newest.offset + 1
+    path = tmp_path / newest.name
+    whole = path.read_bytes()
+    for size in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:size])
+        (half,) = [info for info in store.list() if info.offset == newest.offset]
+        assert store.check(half, world.log.log_id) is not None, size
+        with pytest.raises(LogCorrupt):
+            next(store.read(half))
+        start = start_fold(world.log, store)
+        assert start.next_offset == older.offset + 1, size
+        assert [name for name, _ in start.passed_over] == [newest.name]
