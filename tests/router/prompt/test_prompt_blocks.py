@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from array import array
 from typing import Any
 
@@ -27,9 +28,11 @@ from tests.router.prompt.prompts_of import (
     recorded_requests,
 )
 from tests.router.prompt.tokenizer_files import plain_tokenizer, tokenizer_file
+from tests.sources import REPOSITORY
 
 LAG_S_MAX = 0.25
-"""Far above what was measured (bench/prompt.py), far below any blocking call: machines of tests are busy."""
+"""Far above what was measured (bench/prompt.py): machines of tests are busy. A quick call would pass for it,
+so that none renders or encodes in the router's process at all has a proof of its own below."""
 
 GONE_S = 2.5
 END = "{% endfor %}"
@@ -151,6 +154,32 @@ async def test_whatever_fails_has_a_result_and_the_next_prompt_is_read(
         assert failed.result is result and failed.detail
         assert failed.hashes == () and failed.token_ids == b""
         assert (await read(blocks, asked())).result is KvResult.READY
+
+
+ROUTER = """
+import asyncio, json, sys
+from router.prompt.prompt_blocks import LIBRARIES
+from tests.router.prompt.prompts_of import asked, files_of, prompt_blocks, read
+
+async def main(engine):
+    async with prompt_blocks(engine) as blocks:
+        results = [await read(blocks, asked(files=files_of(text))) for text in (None, "{% broken")]
+    imported = {name.partition(".")[0] for name in sys.modules}
+    print(json.dumps([[one.result.label for one in results], sorted(imported.intersection(LIBRARIES))]))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.req("RND-08")
+@pytest.mark.parametrize("engine", ["minijinja", "jinja2"])
+async def test_the_process_of_the_event_loop_never_imports_what_renders_or_encodes(engine: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ROUTER, engine, cwd=REPOSITORY, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    assert json.loads(said) == [["ready", "render_unavailable"], []]
 
 
 @pytest.mark.req("RND-04", "RND-06", "RND-08", "ART-16")
