@@ -127,12 +127,20 @@ class ReplicaSite:
         """Facts of these kinds, in order."""
         return [record.fact for record in self.records() if isinstance(record.fact, kinds)]
 
-    def wait_told(self, names: set[str]) -> None:
-        """Until the pick of each chat is in the log, or is told as lost: none is forgotten."""
+    def end(self) -> int:
+        """One past the log's newest record."""
+        return self.records()[-1].offset + 1
+
+    def wait_told(self, names: set[str], since: int = 0) -> None:
+        """Until the pick of each chat is in the log, or is told as lost: none is forgotten.
+
+        since: the log's end before the first of them, so that no line of before stands for one.
+        """
 
         def is_told() -> bool:
-            picks = {fact.question.request_id for fact in self.facts(PickMade)}
-            lost = sum(len(fact.lines) for fact in self.facts(PicksLost))  # integers
+            records = [one for one in self.records() if one.offset >= since]
+            picks = {one.fact.question.request_id for one in records if isinstance(one.fact, PickMade)}
+            lost = sum(len(one.fact.lines) for one in records if isinstance(one.fact, PicksLost))  # integers
             return len(names - picks) <= lost
 
         until(is_told, "every pick is in the log", pause_s=0.3)
@@ -152,7 +160,10 @@ class ReplicaSite:
         return found
 
     def assert_agreed(self) -> None:
-        """This test's own fold, the owner and all replicas hold the same; every pick is repeated."""
+        """This test's own fold, the owner and all replicas hold the same; every pick is repeated.
+
+        So does the follower, where there is one: its rows are the log's.
+        """
         self.wait_ticks(3)
         compared = 0
         noted: dict[int, tuple[tuple[str, int], ...]] = {}
@@ -178,25 +189,15 @@ class ReplicaSite:
                 if "fold_restarts_total{" in name and "disagreed" in name
             ]
             assert disagreed in ([], [0.0]), told(one)
-        self.verified()
+        lost = sum(len(fact.lines) for fact in self.facts(PicksLost))  # integers
+        assert self.verified()["unverifiable"] <= lost, "only what is named as lost cannot be asked again"
+        if self.follower is not None:
+            self.assert_audited()
 
     def assert_audited(self) -> None:
-        """The follower has a row for each pick of the log, and repeated those that it asked again."""
-        follower = self.follower
-        assert follower is not None
-        picks = {fact.pick_id.hex() for fact in self.facts(PickMade)}
-        lost = {line.pick_id.hex() for fact in self.facts(PicksLost) for line in fact.lines}
-
-        def rows() -> set[str]:
-            said = picklog(
-                "audit", "query", "--json", "select pick_id from picks", "--log", str(follower.data)
-            )
-            assert said.returncode == 0, said.stderr
-            return {row["pick_id"] for row in json.loads(said.stdout)}
-
-        until(lambda: picks <= rows(), f"every pick has a row: {follower.log_tail()}", pause_s=1.0)
-        assert not rows() & (lost - picks), "what was lost as a whole has no row of a pick"
-        assert follower.metrics()["picks_unreproduced_total"] == 0
+        """See `assert_audit_is`, of this site's follower."""
+        assert self.follower is not None
+        assert_audit_is(self.follower, self.facts(PickMade, PicksLost))
 
     def propose(self, **pick: Any) -> None:
         """Settings that no file can ask for, proposed as a replica would and adopted by the owner."""
@@ -218,6 +219,24 @@ class ReplicaSite:
         version = self.facts(ConfigAdopted)[-1].version
         for one in self.replicas:
             until(lambda one=one: one.log_lines("settings are in force", f"version={version}"), "followed")  # type: ignore[misc]
+
+
+def assert_audit_is(follower: RouterProcess, facts: Sequence[Any]) -> None:
+    """The follower has a row for each pick of the log, and repeated those that it asked again.
+
+    facts: the log's PickMade and PicksLost.
+    """
+    picks = {fact.pick_id.hex() for fact in facts if isinstance(fact, PickMade)}
+    lost = {line.pick_id.hex() for fact in facts if isinstance(fact, PicksLost) for line in fact.lines}
+
+    def rows() -> set[str]:
+        said = picklog("audit", "query", "--json", "select pick_id from picks", "--log", str(follower.data))
+        assert said.returncode == 0, said.stderr
+        return {row["pick_id"] for row in json.loads(said.stdout)}
+
+    until(lambda: picks <= rows(), lambda: f"every pick has a row: {follower.log_tail()}", pause_s=1.0)
+    assert not rows() & (lost - picks), "what was lost as a whole has no row of a pick"
+    assert follower.metrics()["picks_unreproduced_total"] == 0
 
 
 def workers_of(answers: Sequence[Answer]) -> Counter[str]:

@@ -19,6 +19,7 @@ from ingest.wire.router_events import KvFrame, decode_kv_message
 from projections.events.codec import decode_record, encode_record
 from projections.events.control import ClockTicked, LaneOpened
 from projections.events.envelope import Record
+from projections.events.picks import PickMade, PicksLost
 from projections.events.signals import (
     KvBatchReceived,
     SampleReceived,
@@ -29,8 +30,10 @@ from projections.events.signals import (
 from projections.fold import Fold
 from replay.engine import records_of
 from tests.live import test_spool
+from tests.live.detour import Detour
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
+from tests.live.replica_site import assert_audit_is
 from tests.live.router_process import RouterProcess, picklog, pool_config, until
 from tests.live.test_spool import WORKERS, Talker, missing
 
@@ -46,6 +49,7 @@ class Site:
         self.topics = topics
         self.place: KafkaPlace = topics.place()
         self.folder = folder
+        self.servers: dict[str, str] = {}  # where a process of that name looks for brokers
         self.running: dict[str, RouterProcess] = {}
 
     def process(self, name: str, command: str) -> RouterProcess:
@@ -55,12 +59,12 @@ class Site:
         config["log"] |= {
             "kind": "kafka",
             "kafka": {
-                "bootstrap_servers": [self.topics.broker.address()],
+                "bootstrap_servers": [self.servers.get(name, self.topics.broker.address())],
                 "topic": self.place.topic,
                 "replication_factor": 1,
             },
         }
-        config["audit"] = {"enabled": False}
+        config["audit"] = {"enabled": command == "audit"}
         made = self.running[name] = RouterProcess(self.folder / name, config, port, command)
         made.start(ready=False)
         return made
@@ -80,7 +84,8 @@ class Site:
         return made
 
     def router(self) -> RouterProcess:
-        """A process that picks."""
+        """A process that picks; and a follower, which need not be ready yet."""
+        self.process("follower", "audit")
         made = self.process("router", "router")
         made.wait_ready(models=2)
         return made
@@ -120,8 +125,33 @@ class Site:
             reader.close()
         return compared
 
+    def owner_now(self) -> tuple[bytes, int] | None:
+        """Writer and epoch that the whole log says speak for it."""
+        fold = Fold()
+        reader = KafkaReader.open(self.place)
+        try:
+            for offset, data in records_of(reader, 0):
+                fold.apply(offset, data, [])
+        finally:
+            reader.close()
+        return fold.state.intake.owner
+
+    def assert_one_speaks(self) -> None:
+        """From now on one pair of writer and epoch speaks as the owner: the one that the log names."""
+        end = self.records()[-1].offset
+
+        def spoken() -> list[Record]:
+            return [one for one in self.records() if one.offset > end and one.epoch]
+
+        until(lambda: len([one for one in spoken() if type(one.fact) is ClockTicked]) >= 4, "ticks go on")
+        assert {(one.writer, one.epoch) for one in spoken()} == {self.owner_now()}
+
     def verified(self) -> str:
-        """`replay verify` of the topic."""
+        """`replay verify` of the topic; and the follower has all of it."""
+        kinds = (PickMade, PicksLost)
+        assert_audit_is(
+            self.running["follower"], [one.fact for one in self.records() if isinstance(one.fact, kinds)]
+        )
         said = picklog("replay", "verify", "--log", f"kafka:{self.running['router'].file}")
         assert said.returncode == 0, (said.stdout, said.stderr)
         return said.stdout
@@ -129,6 +159,28 @@ class Site:
     def close(self) -> None:
         for process in self.running.values():
             process.close()
+
+
+@pytest.fixture(scope="module")
+def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, Detour]]:
+    """A broker, and the detour on which one process may be sent to it."""
+    brokers: list[KafkaBroker] = []
+    with Detour(free_port(), lambda: int(brokers[0].address("DETOUR").rpartition(":")[2])) as detour:
+        brokers.append(KafkaBroker(tmp_path_factory.mktemp("kafka"), detour_port=detour.port))
+        try:
+            yield brokers[0].start(), detour
+        finally:
+            brokers[0].close()
+
+
+@pytest.fixture(scope="module")
+def kafka(way: tuple[KafkaBroker, Detour]) -> KafkaBroker:
+    return way[0]
+
+
+@pytest.fixture
+def detour(way: tuple[KafkaBroker, Detour]) -> Detour:
+    return way[1]
 
 
 @pytest.fixture
@@ -307,8 +359,29 @@ def test_a_broker_that_stands_still_leaves_one_owner(site: Site, kafka: KafkaBro
         kafka.thaw()
     ticks = len([one for one in site.records() if type(one.fact) is ClockTicked])
     until(lambda: len([r for r in site.records() if type(r.fact) is ClockTicked]) >= ticks + 5, "ticks go on")
-    living = [name for name, one in site.running.items() if one.get("/health")[0] == 200 and name != "router"]
-    assert living
+    site.assert_one_speaks()
     assert router.chat("behind-it").status == 200
     site.agrees()
+    site.verified()
+
+
+@pytest.mark.req("EVS-16")
+def test_an_owner_that_alone_was_cut_off_finds_the_log_taken_over(site: Site, detour: Detour) -> None:
+    site.servers["first"] = f"127.0.0.1:{detour.port}"
+    first = site.owner("first")
+    router = site.router()
+    second = site.standby("second")
+    detour.cut()
+    try:
+        until(lambda: second.log_lines("the log is taken over"), second.log_tail)
+        until(lambda: len(site.of_owner(2, ClockTicked)) >= 4, second.log_tail)
+        assert first.get("/health")[0] == 200, "it cannot know yet, and goes on hearing the fleet"
+        assert router.chat("meanwhile").status == 200
+    finally:
+        detour.restore()
+    assert first.wait_end(60) == 3, first.log_tail()
+    assert first.log_lines("took the log over with epoch 2")
+    assert [claim.epoch for claim in site.claims()] == [1, 2]
+    site.assert_one_speaks()
+    assert site.agrees() >= 4
     site.verified()
