@@ -334,7 +334,8 @@ def test_a_burst_with_one_beginning_lands_together_before_any_worker_reports_it(
     slow = make_fleet(
         fleet_plan.pair_plan(decode=1, speedup=0.05), release=release
     )  # half a second to prefill
-    kv = {**KV, "predicted_ttl": "5s"}
+    # those of a burst that are not read in time weigh in full wherever they went, which the credit outweighs
+    kv = {**KV, "predicted_ttl": "5s", "overlap_score_credit": 1000.0}
     router = RouterProcess.before(slow, tmp_path / "router", kv=kv)
     try:
         router.start()
