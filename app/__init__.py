@@ -19,6 +19,7 @@ pick_following.py    picks as they come; verify_following.py, whatif_following.p
 capture_*.py         captures: the file, its reader, import, origin, signature
 feeding.py, staging_admin.py  a staging directory while it is fed
 reasking.py          step machine: picks of a growing log, each on the state it was made on
+second_look.py       differences that wait a moment before they are told
 follower_asking.py   its shell in the follower; shadow*.py: who asks, and where rows go
 follower_figures.py  the follower's figures in its parent's metrics
 """

@@ -7,9 +7,9 @@ very many rows is cut into several messages: rows are independent of each other.
 
     {"version": 1, "log_id": HEX, "offset": N, "at": US, "rows": [{"table": NAME, ...columns}, ...]}
 
-`rows` are rows of the tables of the same name; besides, `worker_ends`, `replica_changes` and `gaps` tell
-what changes rows that may stand elsewhere, since a message can only add. A mark has `check` and no rows:
-all that the log says up to its offset was sent before it. Marks go to every partition.
+`rows` are rows of the tables of the same name; besides, `worker_ends`, `replica_changes`, `suspect_picks`
+and `gaps` tell what changes rows that may stand elsewhere, since a message can only add. A mark has
+`check` and no rows: all that the log says up to its offset was sent before it. Marks go to every partition.
 
 Encoding and decoding are functions of their arguments. Whatever does not fit is refused, so that what was
 decoded can be written: types, 64 bits, text that a database takes. Unknown members and tables of a later
@@ -28,7 +28,15 @@ from sqlalchemy import Table
 
 from app.audit_rows import AuditRows, Change, GapNoticed, SinkMark
 from app.sql_tables import configs, dispatch_ends, pick_candidates, picks, replicas, workers
-from projections.audit.rows import ConfigRow, ReplicaHeard, ReplicaLeft, ReplicaRow, WorkerBegan, WorkerEnded
+from projections.audit.rows import (
+    ConfigRow,
+    PicksSuspected,
+    ReplicaHeard,
+    ReplicaLeft,
+    ReplicaRow,
+    WorkerBegan,
+    WorkerEnded,
+)
 from projections.audit.translation import WHOLE_MAX, audit_message
 from projections.bounds import MIB
 from projections.events.envelope import LANE
@@ -39,6 +47,7 @@ ROWS_PER_MESSAGE = 500
 
 WORKER_ENDS = ("namespace", "worker", "lane", "to_offset", "to_at", "end_cause")
 REPLICA_CHANGES = ("replica_id", "lane", "changed_offset", "gone_at")
+SUSPECT_PICKS = ("replica_id", "lane", "after_offset", "upto_offset", "log_offset")
 GAPS = ("lane", "from_offset", "to_offset", "at", "cause")
 GAP_KEY = "gap"
 
@@ -95,6 +104,9 @@ _TABLES: dict[str, tuple[_Column, ...]] = {
     "replica_changes": tuple(
         _Column(name, (str,) if name == "replica_id" else (int,), name == "gone_at")
         for name in REPLICA_CHANGES
+    ),
+    "suspect_picks": tuple(
+        _Column(name, (str,) if name == "replica_id" else (int,), False) for name in SUSPECT_PICKS
     ),
     "gaps": tuple(_Column(name, (str,) if name == "cause" else (int,), False) for name in GAPS),
 }
@@ -200,6 +212,8 @@ def _changed(offset: int, change: Change) -> tuple[str, tuple[Any, ...]]:
         return "replica_changes", (change.replica_id, LANE, offset, change.at)
     if isinstance(change, ReplicaHeard):
         return "replica_changes", (change.replica_id, LANE, offset, None)
+    if isinstance(change, PicksSuspected):
+        return "suspect_picks", (change.replica_id, LANE, change.after, change.upto, offset)
     assert isinstance(change, GapNoticed)
     return "gaps", (LANE, change.first, change.last, change.at, change.cause)
 

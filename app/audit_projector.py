@@ -16,7 +16,14 @@ from typing import Any
 
 from app.audit_candidates import Candidates
 from app.audit_rows import AuditRows
-from projections.audit.rows import ReplicaHeard, ReplicaLeft, WorkerBegan, WorkerEnded, WorkerVersion
+from projections.audit.rows import (
+    PicksSuspected,
+    ReplicaHeard,
+    ReplicaLeft,
+    WorkerBegan,
+    WorkerEnded,
+    WorkerVersion,
+)
 from projections.audit.translation import (
     DECODE,
     PREFILL,
@@ -25,6 +32,7 @@ from projections.audit.translation import (
     end_row,
     pick_row,
     replica_row,
+    whole,
     worker_version,
 )
 from projections.events.codec import check_word, peek_kind
@@ -32,7 +40,7 @@ from projections.events.control import ClockTicked, ConfigAdopted, ReplicaGone, 
 from projections.events.discovery import KeyDeleted, KeyPut, KeysDropped, Keyspace
 from projections.events.held import SettingsHeld
 from projections.events.kinds import Kind
-from projections.events.picks import DispatchEnded, Phase, PickMade
+from projections.events.picks import DispatchEnded, Phase, PickMade, PicksDistrusted
 from projections.fold import Fold
 from projections.identity import WorkerKey
 from projections.notices import Notice
@@ -117,6 +125,10 @@ class AuditProjector:
                 self._gone.add(fact.replica)
                 left = ReplicaLeft(fact.replica.hex(), offset, self.fold.state.intake.stamp)
                 rows.changes.append((offset, left))
+            return
+        elif isinstance(fact, PicksDistrusted):  # of whoever is gone it says nothing: no state knows it
+            suspected = PicksSuspected(fact.replica.hex(), whole(fact.after), whole(fact.upto), offset)
+            rows.changes.append((offset, suspected))
             return
         elif isinstance(fact, ClockTicked) and self._gone:  # whoever was forgotten comes back as a stranger
             status = self.fold.state.status

@@ -12,6 +12,7 @@ from projections.audit.rows import (
     ConfigRow,
     EndRow,
     PickRow,
+    PicksSuspected,
     ReplicaHeard,
     ReplicaLeft,
     ReplicaRow,
@@ -29,7 +30,16 @@ class GapNoticed(NamedTuple):
     cause: str
 
 
-Change = ConfigRow | GapNoticed | ReplicaHeard | ReplicaLeft | ReplicaRow | WorkerBegan | WorkerEnded
+Change = (
+    ConfigRow
+    | GapNoticed
+    | PicksSuspected
+    | ReplicaHeard
+    | ReplicaLeft
+    | ReplicaRow
+    | WorkerBegan
+    | WorkerEnded
+)
 
 
 class SinkMark(NamedTuple):

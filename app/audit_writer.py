@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, delete, exists, func, literal, null, select, update
+from sqlalchemy import Select, Table, Update, and_, delete, exists, func, literal, null, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -37,6 +37,7 @@ from projections.audit.rows import (
     ConfigRow,
     EndRow,
     PickRow,
+    PicksSuspected,
     ReplicaHeard,
     ReplicaLeft,
     ReplicaRow,
@@ -103,6 +104,22 @@ def open_dispatches(replica_id: str, at: int, offset: int) -> Select[Any]:
         picks.c.asked_at >= at - OPEN_DISPATCH_US_MAX,
         picks.c.log_offset < offset,
         picks.c.decode_worker.is_not(None),
+    )
+
+
+def suspect_picks(suspected: PicksSuspected) -> Update:
+    """Marks the rows of `picks` that a replica named later. Once or twice is the same."""
+    return (
+        update(picks)
+        .where(
+            picks.c.lane == LANE,
+            picks.c.log_offset > suspected.after,  # a record stands behind its as-of
+            picks.c.log_offset < suspected.offset,
+            picks.c.replica_id == suspected.replica_id,
+            picks.c.as_of > suspected.after,
+            picks.c.as_of <= suspected.upto,
+        )
+        .values(suspect=True)
     )
 
 
@@ -226,6 +243,8 @@ class AuditWriter:
         elif isinstance(change, ReplicaLeft):
             await self._replica(connection, change.replica_id, offset, change.at, offset)
             await self._unknown_ends(connection, change)
+        elif isinstance(change, PicksSuspected):
+            await connection.execute(suspect_picks(change))
         elif isinstance(change, ReplicaHeard):
             await self._replica(connection, change.replica_id, offset, None, None)
         else:

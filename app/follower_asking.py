@@ -87,6 +87,12 @@ class Asking:
         Raises what the reader raises.
         """
         machine = self.machine = await self._start(until)
+        try:
+            await self._follow(machine, until)
+        finally:
+            self._verifier.look_again(machine, everything=True)
+
+    async def _follow(self, machine: Reasking, until: int | None) -> None:
         looked_at = flushed_at = float("-inf")
         while True:
             now = time.monotonic()
@@ -96,6 +102,7 @@ class Asking:
             has_read = self._read(machine, until)
             machine.is_whole = until is not None and machine.position >= until
             is_busy = self._work(machine)
+            self._verifier.look_again(machine, everything=machine.is_whole and not is_busy)
             if machine.cursor.stopped is not None:
                 log.warning("picks are asked on a new fold", cause=str(machine.cursor.stopped))
                 return
@@ -187,7 +194,7 @@ class Asking:
         return True
 
     def _ask(self, machine: Reasking, asked: Asked) -> None:
-        self._verifier.ask(asked, machine.cursor.fold.state.intake.stamp)
+        self._verifier.ask(asked, machine)
         if self._shadow is not None:
             self._shadow.ask(asked)
 

@@ -72,6 +72,11 @@ class PickFollowing:
         self.ended: LogError | None = None
 
     @property
+    def machine(self) -> Reasking:
+        """What was read, and where the fold stands."""
+        return self._machine
+
+    @property
     def cursor(self) -> FoldCursor:
         """The fold that picks are asked on."""
         return self._machine.cursor

@@ -4,6 +4,10 @@ Implements `router.service.PickLog` on a tail and a writer of the same process. 
 end is queued and added to the overlay in one step; the overlay forgets what the fold has
 come to hold. The replica's id is drawn at process start and stays for its whole life,
 whatever writer carries its records.
+
+Where the fold disagreed with the owner's, picks made since both last agreed are named in the log as
+suspect (decision 10). A release that does not know that record would read it as nobody's and
+disagree from then on; so it is written only while all live processes say that they read it.
 """
 
 from __future__ import annotations
@@ -11,12 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import structlog
+
 from app.log_tail import monotonic_us
-from app.tail import Tail
+from app.tail import StopReason, Tail
 from projections.events.control import PickSettings
 from projections.events.held import SettingsHeld
-from projections.events.picks import DispatchEnded, PickMade
+from projections.events.kinds import Kind
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted
 from projections.view import Overlay, View
+
+log = structlog.get_logger("picklog")
 
 NO_SETTINGS = SettingsHeld(0, "", b"", "{}", PickSettings("load_based", "", (), (), 0), False, -1, 0)
 
@@ -38,6 +47,9 @@ class ReplicaLog:
         self._overlay = Overlay()
         self._log_time = 0
         self._tail = tail
+        self._picks_from = tail.fold.mark.offset  # no as-of of a pick on this fold is older
+        self._picked_at = -1  # newest as-of of a pick that does not say itself that it is suspect
+        self._owed: PicksDistrusted | None = None
 
     @property
     def replica(self) -> bytes:
@@ -47,6 +59,28 @@ class ReplicaLog:
     def go_on_with(self, tail: Tail) -> None:
         """Pick on another fold from now on. It must hold all that the one before held."""
         self._tail = tail
+        self._picks_from = tail.fold.mark.offset
+        self._picked_at = -1
+        self._tell_distrusted()
+        if self._owed is not None:
+            log.error(
+                "picks since the last agreed state are not marked: not every process reads that mark yet",
+                after=self._owed.after,
+                upto=self._owed.upto,
+                update=self._unable(),
+            )
+            self._owed = None
+
+    def distrust(self) -> None:
+        """The fold is given up. Where it disagreed: name the picks that were made on it since it last agreed.
+
+        Where not every process is known to read that, it is tried once more by the word of the next fold.
+        """
+        after = max(self._tail.agreed_offset, self._picks_from - 1, -1)
+        if self._tail.stopped is StopReason.DISAGREED and self._picked_at > after:
+            self._owed = PicksDistrusted(self._replica, after, self._picked_at)
+            self._picked_at = -1
+            self._tell_distrusted()
 
     def view(self) -> View:
         """See PickLog."""
@@ -70,6 +104,8 @@ class ReplicaLog:
     def append_pick(self, fact: PickMade, on_done: Callable[[bool], None]) -> None:
         """See PickLog."""
         self._overlay.add_pick(fact)
+        if not fact.suspect:
+            self._picked_at = fact.as_of
         self._append(fact, fact.question.asked_at, on_done)
 
     def append_end(self, fact: DispatchEnded) -> None:
@@ -90,6 +126,19 @@ class ReplicaLog:
         held = self._tail.fold.state.status.replica(self._replica)
         if held is not None:
             self._overlay.folded(held.own_seq)
+
+    def _tell_distrusted(self) -> None:
+        if self._owed is not None and not self._unable():
+            log.warning(
+                "picks since the last agreed state are suspect",
+                after=self._owed.after,
+                upto=self._owed.upto,
+            )
+            self._append(self._owed, self.log_time()[0], None)
+            self._owed = None
+
+    def _unable(self) -> tuple[str, ...]:
+        return self._tail.fold.state.status.unable_to_read(Kind.PICKS_DISTRUSTED)
 
     @property
     def overlay_size(self) -> int:

@@ -21,7 +21,8 @@ from projections.bounds import MIB, SECOND_US
 from projections.events.codec import owner_stamp
 from projections.events.control import Pinged, ReplicaGone, ReplicaStarted
 from projections.events.kinds import Kind
-from projections.events.picks import DispatchEnded, PickMade, PicksLost
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted, PicksLost
+from replay.distrusted import Distrusted
 from replay.engine import Asked, Unverifiable, ready
 from replay.fold_cursor import FoldCursor
 from replay.log_walk import kind_byte, record_at
@@ -30,6 +31,7 @@ from replay.own_facts import OwnFacts
 AHEAD_US = 30 * SECOND_US
 AHEAD_RECORDS = 2_000_000
 AHEAD_BYTES = 128 * MIB
+TICKS_KEPT = 16
 SLICE_RECORDS = 512  # about a millisecond of folding
 _RECORD_COST = 41  # bytes that Python takes beside a record's own
 _LOOKED_AT = frozenset(
@@ -39,6 +41,7 @@ _LOOKED_AT = frozenset(
             Kind.PICK_MADE,
             Kind.DISPATCH_ENDED,
             Kind.PICKS_LOST,
+            Kind.PICKS_DISTRUSTED,
             Kind.PINGED,
             Kind.REPLICA_STARTED,
             Kind.REPLICA_GONE,
@@ -53,7 +56,8 @@ class Reasking:
 
     cursor: a fold to begin with. position: the offset that the scout reads next. answered:
     picks that were handed out, askable or not. is_whole: nothing follows what was read, so no
-    as-of has to be waited for. on_own: told each pick, end and loss as it is read.
+    as-of has to be waited for. on_own: told each pick, end and loss as it is read. distrusted:
+    picks that were named as suspect, as far as was read.
     """
 
     def __init__(self, cursor: FoldCursor, on_own: Callable[[int, object], None] | None = None) -> None:
@@ -65,6 +69,8 @@ class Reasking:
         self._used = 0  # records of the first batch that the fold has taken
         self._stamp = cursor.fold.state.intake.stamp
         self._own = OwnFacts()
+        self.distrusted = Distrusted()
+        self._tick_offsets: deque[int] = deque(maxlen=TICKS_KEPT)
         self._pending: list[tuple[int, int, PickMade]] = []
         self._as_ofs: dict[bytes, int] = {}
         for held in cursor.fold.state.status.replicas():
@@ -83,6 +89,10 @@ class Reasking:
         """Log time between the fold and the scout."""
         return max(0, self._stamp - self.cursor.fold.state.intake.stamp)
 
+    def ticks_behind(self, offset: int) -> int:
+        """Ticks that were read behind a record, at most TICKS_KEPT."""
+        return sum(tick > offset for tick in self._tick_offsets)
+
     def read(self, first_offset: int, records: Sequence[bytes]) -> None:
         """The scout reads on: committed records at or beyond `position`."""
         self._ahead.append((first_offset, records))
@@ -93,6 +103,7 @@ class Reasking:
                 self._look(first_offset + place, data)
             elif kind == _TICK:
                 self._stamp = max(self._stamp, owner_stamp(data) or 0)
+                self._tick_offsets.append(first_offset + place)
         self.position = first_offset + len(records)
 
     def work(self) -> tuple[bool, Asked | None]:
@@ -110,7 +121,7 @@ class Reasking:
                 return True, self._answer(Asked(offset, fact, None, None, (), reason))
             if self._is_at(as_of):
                 heappop(self._pending)
-                return True, self._answer(ready(self.cursor, self._own, offset, fact))
+                return True, self._answer(ready(self.cursor, self._own, offset, fact, self.distrusted))
         return self._fold_on(self._gate()), None
 
     def skip_picks(self) -> list[Asked]:
@@ -136,6 +147,8 @@ class Reasking:
             if isinstance(fact, PickMade):
                 heappush(self._pending, (fact.as_of, offset, fact))
                 self._heard(fact.replica, fact.as_of)
+        elif isinstance(fact, PicksDistrusted):
+            self.distrusted.add(fact)
         elif isinstance(fact, Pinged):
             self._heard(fact.replica, fact.as_of)
         elif isinstance(fact, ReplicaStarted):

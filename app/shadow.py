@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from app.follower_figures import ShadowResult, Verdict
+from app.reasking import Reasking
+from app.second_look import SecondLook
 from app.version import VERSION
 from projections.audit.rows import ShadowRow, VerificationRow
 from projections.audit.translation import shadow_row, verification_row
@@ -25,7 +27,7 @@ from projections.bounds import SECOND_US
 from projections.events.control import PickSettings
 from replay.alternative import Alternative, Asker
 from replay.engine import Asked, Unverifiable
-from replay.verify import compare
+from replay.verify import Difference, compare
 
 log = structlog.get_logger("picklog.shadow")
 
@@ -86,9 +88,11 @@ class Verifier:
         self._rows = rows
         self._figures = figures
         self._next_at = 0
+        self._differing = SecondLook()
 
-    def ask(self, asked: Asked, at_us: int) -> None:
-        """A pick that is ready to be asked; at_us: log time of the fold."""
+    def ask(self, asked: Asked, machine: Reasking) -> None:
+        """A pick that is ready to be asked, on the fold of `machine`."""
+        at_us = machine.cursor.fold.state.intake.stamp
         asked_at = asked.fact.question.asked_at
         if asked_at < self._next_at or asked.unverifiable is Unverifiable.TOO_OLD:
             return  # what a fold began behind was for the fold before it
@@ -100,6 +104,18 @@ class Verifier:
         if found is None:
             self._say(asked, at_us, Verdict.EQUAL, None)
             return
+        self._differing.hold(asked, found)
+
+    def look_again(self, machine: Reasking, everything: bool = False) -> None:
+        """Tell the differences that need not wait any longer. everything: nothing is read any more."""
+        at_us = machine.cursor.fold.state.intake.stamp
+        for asked, found in self._differing.due(machine, everything):
+            if found is None:
+                self._say(asked, at_us, Verdict.UNVERIFIABLE, Unverifiable.SUSPECT.name.lower())
+            else:
+                self._differs(asked, at_us, found)
+
+    def _differs(self, asked: Asked, at_us: int, found: Difference) -> None:
         field = f"{found.field}: recorded {found.recorded}, repeated {found.repeated}"
         self._say(asked, at_us, Verdict.DIFFERENT, field)
         log.error(

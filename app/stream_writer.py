@@ -4,8 +4,8 @@ Several workers write at the same time, a worker that was believed dead may go o
 not acknowledged comes again. So nothing here depends on what came before:
 
 * rows give way to rows that are there, by the log positions that are their keys;
-* what changes rows that may come later (an end of a worker's version, a replica that went, a gap) is kept
-  in `stream_changes` and applied from both sides: when it arrives, and when a row arrives that it concerns;
+* what changes rows that may come later (an end of a version, a replica that went, suspect picks, a gap) is
+  kept in `stream_changes` and applied from both sides: when it comes, and when a row comes that it concerns;
 * a worker's version ends at the first change behind its beginning, a replica is gone or not by the last
   change before its next start, and a dispatch reads `unknown` from the first time that its replica went,
   unless it has an end.
@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from app.audit_database import AuditRefused, connected
 from app.audit_messages import AuditMessage
-from app.audit_writer import SINK, Insert, open_dispatches
+from app.audit_writer import SINK, Insert, open_dispatches, suspect_picks
 from app.rollup_writer import RollupWriter, one_writer
 from app.sql_tables import (
     configs,
@@ -43,10 +43,11 @@ from app.sql_tables import (
     stream_positions,
     workers,
 )
-from projections.audit.rows import UNKNOWN_END, EndRow, PickRow
+from projections.audit.rows import UNKNOWN_END, EndRow, PickRow, PicksSuspected
 from projections.events.envelope import LANE
 
 WORKER_ENDED, REPLICA_LEFT, REPLICA_HEARD, GAP = "worker_ended", "replica_left", "replica_heard", "gap"
+PICKS_SUSPECTED = "picks_suspected"  # cause: the offset behind which, as decimal text; to_offset: up to which
 _IDS_PER_STATEMENT = 500
 
 
@@ -199,6 +200,7 @@ class StreamWriter:
             await self._replica(connection, replica)
         await self._forget_unknown(connection, tables.get("dispatch_ends", ()))
         await self._unknown(connection, changes, tables.get("picks", ()))
+        await self._suspect(connection, changes, tables.get("picks", ()))
 
     async def _end_versions(self, connection: AsyncConnection, change: _Change) -> None:
         """The versions that began before a change end with it, unless they ended earlier."""
@@ -265,6 +267,22 @@ class StreamWriter:
                 )
             )
 
+    async def _suspect(
+        self, connection: AsyncConnection, changes: Sequence[_Change], new_picks: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Picks that their replica named as suspect, whichever of both came first."""
+        due = [change for change in changes if change.change == PICKS_SUSPECTED]
+        of = sorted({str(_named(picks, row)["replica_id"]) for row in new_picks})
+        if of:
+            query = select(stream_changes).where(
+                stream_changes.c.change == PICKS_SUSPECTED, stream_changes.c.subject.in_(of)
+            )
+            due += [_Change(*row) for row in await connection.execute(query)]
+        for change in due:
+            assert change.to_offset is not None
+            named = PicksSuspected(change.subject, int(change.cause), change.to_offset, change.log_offset)
+            await connection.execute(suspect_picks(named))
+
     # -- dispatches whose replica went -------------------------------------------------
 
     async def _forget_unknown(self, connection: AsyncConnection, ends: Sequence[tuple[Any, ...]]) -> None:
@@ -325,6 +343,8 @@ def _changes(tables: dict[str, list[tuple[Any, ...]]]) -> list[_Change]:
     for replica, lane, offset, gone_at in tables.get("replica_changes", ()):
         change = REPLICA_HEARD if gone_at is None else REPLICA_LEFT
         found.append(_Change(change, "", replica, gone_at or 0, "", None, lane, offset))
+    for replica, lane, after, upto, offset in tables.get("suspect_picks", ()):
+        found.append(_Change(PICKS_SUSPECTED, "", replica, 0, str(after), upto, lane, offset))
     for lane, first, last, at, _ in tables.get("gaps", ()):
         found.append(_Change(GAP, "", "", at, GAP, last, lane, first))
     return found

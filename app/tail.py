@@ -70,8 +70,8 @@ class Restart(NamedTuple):
     """This fold is of no more use: start a new one from a checkpoint.
 
     before: the checkpoint must not hold a later offset than this, None where any will do.
-    condemned: offsets that the new fold skips.
-    suspect: picks made from now until the new fold has caught up are suspect.
+    condemned: offsets that the new fold skips. Picks made from now until the new fold has caught up
+    are suspect; where this one disagreed, those made behind `before` as well.
     """
 
     reason: str
@@ -234,6 +234,11 @@ class Tail:
     def condemned(self) -> frozenset[int]:
         """Offsets that this fold skips because it was told so; the log may have named more since."""
         return self._condemned
+
+    @property
+    def agreed_offset(self) -> int:
+        """The newest offset at which this fold is known to equal the owner's."""
+        return self._agreed_offset
 
     @property
     def queued_records(self) -> int:

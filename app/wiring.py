@@ -307,6 +307,7 @@ class MainProcess:
     def fold_given_up(self, reason: str) -> None:
         """See Listener."""
         self.observer.fold_restarted(reason)
+        self.pick_log.distrust()
 
     def fold_replaced(self, tail: Tail) -> None:
         """See Listener."""

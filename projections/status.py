@@ -93,6 +93,18 @@ class Status:
         total += _word((self.tick_offset, self.tick_records, self.tick_check_sum))
         return total & U64_MAX
 
+    def unable_to_read(self, kind: int) -> tuple[str, ...]:
+        """Labels of processes that may read a record of this kind without knowing it, in id order.
+
+        To them it would be a record that nobody wrote, and their digests would differ. Gone ones
+        do not count; one that never said what it reads does, by its id (architecture 7.7).
+        """
+        return tuple(
+            held.label or held.replica.hex()
+            for held in self.replicas()
+            if held.gone_at is None and held.kinds < kind
+        )
+
     # -- records -----------------------------------------------------------------------
 
     def count_record(self, check: int) -> None:

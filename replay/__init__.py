@@ -3,6 +3,7 @@
 Walking a log
   log_walk.py      records of a range, and their kinds from a byte or two
   condemned.py     which offsets every fold skips
+  distrusted.py    which picks their replica named as suspect later
   fold_cursor.py   a fold that goes forward from the newest checkpoint before an offset
   scout.py         reads ahead of it: picks in order of their as-of, batches, own facts
   own_facts.py     overlays of picks

@@ -21,6 +21,7 @@ from projections.events.picks import PickMade
 from projections.events.ports import CheckpointStore, LogReader
 from projections.view import View
 from replay.condemned import condemned_of
+from replay.distrusted import Distrusted, look_behind
 from replay.fold_cursor import FoldCursor, cursor_at, usable_checkpoints
 from replay.log_walk import Progress, kind_byte, record_at, records_of
 from replay.own_facts import OWN_KINDS, OwnFacts
@@ -126,18 +127,20 @@ class Replay:
     def asked(self, on_progress: Progress | None = None) -> Iterator[Asked]:
         """Each pick of the range in order of its as-of, ready to be asked again; late ones last."""
         scout = self.scout
+        look_behind(self._reader, max(self._part.start, self._end), scout.distrusted)
         first = scout.begin()
         if first is not None:
             cursor = self.cursor = cursor_at(self._reader, self._checkpoints, first, self.condemned)
             scout.take_back(cursor)
             while (found := scout.next_pick(cursor)) is not None:
-                yield ready(cursor, scout.own, *found)
+                yield ready(cursor, scout.own, *found, scout.distrusted)
                 if on_progress is not None:
                     on_progress(cursor.fold.mark.offset)
         yield from self._late(sorted(scout.late))
 
     def at(self, offset: int, pick: PickMade) -> Asked:
         """The pick that stands at `offset`, alone."""
+        look_behind(self._reader, offset, self.scout.distrusted)
         return next(self._late([(pick.as_of, offset)]))
 
     def _late(self, late: list[tuple[int, int]]) -> Iterator[Asked]:
@@ -157,7 +160,7 @@ class Replay:
                     record = record_at(at, data)
                     if record is not None and getattr(record.fact, "replica", None) == fact.replica:
                         own.hold(at, record.fact)
-            yield ready(cursor, own, offset, fact)
+            yield ready(cursor, own, offset, fact, self.scout.distrusted)
 
     def _has_nearer(self, cursor: FoldCursor, as_of: int) -> bool:
         nearest = usable_checkpoints(self._reader, self._checkpoints, as_of)
@@ -186,13 +189,13 @@ def parts_of(
     return parts
 
 
-def ready(cursor: FoldCursor, own: OwnFacts, offset: int, fact: PickMade) -> Asked:
+def ready(cursor: FoldCursor, own: OwnFacts, offset: int, fact: PickMade, distrusted: Distrusted) -> Asked:
     """A pick whose as-of the cursor stands at."""
     fold = cursor.fold
     replica = fold.state.status.replica(fact.replica)
     flags, version = (replica.flags, replica.version) if replica is not None else ((), "")
     reason: Unverifiable | None = None
-    if fact.suspect:
+    if fact.suspect or distrusted.names(fact):
         reason = Unverifiable.SUSPECT
     elif fact.as_of < cursor.base:
         reason = Unverifiable.TOO_OLD

@@ -27,7 +27,7 @@ from projections.events.picks import (
 )
 from projections.events.ports import CheckpointStore, LogReader
 from projections.identity import WorkerKey
-from replay.engine import Asked, Replay
+from replay.engine import Asked, Replay, Unverifiable
 from replay.log_walk import batches_of, kind_byte, record_at, records_of
 from replay.verify import compare
 from router.picker.cost_terms import CostTerms, leg_of, terms_of
@@ -204,7 +204,7 @@ def _pick(asked: Asked, to_time: Times) -> dict[str, Any]:
         "overlap_blocks": outcome.overlap_blocks if outcome.block_size else None,
         "block_size": outcome.block_size or None,
         "candidates": max(outcome.prefill.candidates, outcome.decode.candidates),
-        "suspect": fact.suspect,
+        "suspect": asked.unverifiable is Unverifiable.SUSPECT,
     }
 
 

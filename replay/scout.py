@@ -3,7 +3,8 @@
 A pick is written after the state that it was made on: its record stands at some offset and
 names an earlier one as its as-of. So the scout reads the log once, about half a minute of
 log time ahead, keeps the batches for the fold that follows, the own facts of replicas for
-overlays, and the picks in order of their as-of (decision 43).
+overlays, the picks in order of their as-of (decision 43), and which of them were named as
+suspect later.
 
 Memory is AHEAD_BYTES of records and the picks among them, whatever the length of the log.
 A pick whose as-of the fold has passed before the pick was found is *late*: it is handed
@@ -20,9 +21,10 @@ from heapq import heappop, heappush
 from projections.bounds import MIB, SECOND_US
 from projections.events.codec import owner_stamp
 from projections.events.kinds import Kind
-from projections.events.picks import DispatchEnded, PickMade, PicksLost
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted, PicksLost
 from projections.events.ports import LogReader, RecordBatch
 from replay.chains import Chains
+from replay.distrusted import DISTRUSTED, Distrusted
 from replay.fold_cursor import FoldCursor
 from replay.log_walk import READ_BYTES, kind_byte, record_at
 from replay.own_facts import OWN_KINDS, OwnFacts
@@ -31,6 +33,7 @@ AHEAD_US = 35 * SECOND_US  # a replica routes on for 30 s without the log (decis
 AHEAD_BYTES = 32 * MIB
 BEHIND_RECORDS_MAX = 500_000  # a first as-of further back than this is late
 _TICK = int(Kind.CLOCK_TICKED)
+_TAKEN = OWN_KINDS | {DISTRUSTED}
 _RECORD_COST = 41  # bytes that Python takes beside a record's own
 
 
@@ -67,6 +70,7 @@ class Scout:
         self._pending: list[tuple[int, int, PickMade]] = []
         self.late: list[tuple[int, int]] = []
         self.own = OwnFacts()
+        self.distrusted = Distrusted()
         self.chains = Chains()
 
     @property
@@ -205,7 +209,7 @@ class Scout:
     def _look(self, first_offset: int, records: Sequence[bytes]) -> None:
         for place, data in enumerate(records):
             kind = data[3] or data[5]  # as kind_byte, without its call
-            if kind in OWN_KINDS:
+            if kind in _TAKEN:
                 self._take(first_offset + place, data)
             elif kind == _TICK:
                 self._stamp = owner_stamp(data) or self._stamp
@@ -213,6 +217,8 @@ class Scout:
     def _take(self, offset: int, data: bytes) -> None:
         record = record_at(offset, data)
         fact = record.fact if record is not None else None
+        if isinstance(fact, PicksDistrusted):
+            self.distrusted.add(fact)
         if not isinstance(fact, PickMade | DispatchEnded | PicksLost):
             return
         self.own.hold(offset, fact)

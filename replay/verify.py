@@ -112,18 +112,22 @@ class Tally:
 
     def ask(self, asked: Asked) -> Difference | None:
         """Repeat one pick and count it; what is different about it, None for any other verdict."""
+        found = None if asked.unverifiable is not None else compare(asked)
+        self.count(asked, found)
+        return found
+
+    def count(self, asked: Asked, found: Difference | None) -> None:
+        """Count a pick that was repeated, or that cannot be. found: what is different about it."""
         if asked.unverifiable is not None:
             self.reasons[asked.unverifiable] += 1
-            return None
-        found = compare(asked)
+            return
         made, differing = self.versions.get(asked.version, (0, 0))
         self.versions[asked.version] = (made + 1, differing + (found is not None))
         if found is None:
             self.equal += 1
-            return None
+            return
         self.different += 1
         self.first = self.first if self.first is not None and self.first.offset < found.offset else found
-        return found
 
     def report(
         self, cursor: FoldCursor | None, chains: Chains, records: int, damage: str | None = None

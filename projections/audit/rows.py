@@ -186,6 +186,15 @@ class ReplicaHeard(NamedTuple):
     offset: int
 
 
+class PicksSuspected(NamedTuple):
+    """Picks of a replica with records before `offset` and an as-of in (after, upto] are suspect."""
+
+    replica_id: str
+    after: int
+    upto: int
+    offset: int
+
+
 class ShadowRow(NamedTuple):
     """A row of `shadow_picks`, unique by (lane, log_offset, shadow_config).
 

@@ -15,7 +15,11 @@ SCHEMA = 1  # of every record written by this release
 
 
 class Kind(IntEnum):
-    """Record kinds. 1-9 discovery, 10-19 signals, 20-29 picks, 30-49 control, 50-79 held."""
+    """Record kinds. 1-9 discovery, 10-19 signals, 20-29 picks, 30-49 control, 50-79 held.
+
+    From 80 on: what came later, whatever it is about. `ReplicaStarted.kinds` tells in one number
+    what a release reads, so a new kind takes the next number beyond all others.
+    """
 
     PASS_BEGAN = 1
     KEY_PUT = 2
@@ -60,6 +64,7 @@ class Kind(IntEnum):
     KV_PUBLISHER_HELD = 65
     KV_TIER_HELD = 66
     PREDICTION_HELD = 67
+    PICKS_DISTRUSTED = 80
 
 
 class Speaker(IntEnum):
@@ -122,6 +127,7 @@ FACT_KINDS: dict[int, KindRow] = {
     Kind.KV_PUBLISHER_HELD: KindRow(held.KvPublisherHeld, Speaker.CHECKPOINT),
     Kind.KV_TIER_HELD: KindRow(held.KvTierHeld, Speaker.CHECKPOINT),
     Kind.PREDICTION_HELD: KindRow(held.PredictionHeld, Speaker.CHECKPOINT),
+    Kind.PICKS_DISTRUSTED: KindRow(picks.PicksDistrusted, Speaker.ANYBODY),
 }
 
 # Tuples inside facts: type -> (field index, type of the inner tuple, whether the field

@@ -302,6 +302,19 @@ class PicksLost(NamedTuple):
     lines: tuple[LostPick, ...]
 
 
+class PicksDistrusted(NamedTuple):
+    """Picks that a replica made on a fold that disagreed later: suspect, as if marked (decision 10).
+
+    They are those of this replica whose as-of lies in (after, upto]: behind the last offset at which
+    its fold agreed with the owner's, up to the newest that one of them names. Their as-ofs tell them,
+    since the rows of the audit know these. Changes no state: whoever repeats picks reads it ahead.
+    """
+
+    replica: bytes
+    after: int
+    upto: int
+
+
 def own_number(fact: PickMade | DispatchEnded | LostPick) -> int:
     """A replica's own number of a pick or end, from 1, without gaps over its life.
 

@@ -22,6 +22,7 @@ from projections.audit.rows import (
     ConfigRow,
     EndRow,
     PickRow,
+    PicksSuspected,
     ReplicaHeard,
     ReplicaLeft,
     ReplicaRow,
@@ -117,6 +118,11 @@ class Story:
             self._change(ReplicaHeard(name, self._offset))
 
     def _rest(self) -> None:
+        if self._chance.random() < 0.3:
+            after = self._offset - self._chance.randint(1, 40)
+            upto = after + self._chance.randint(0, 30)
+            self._change(PicksSuspected(self._chance.choice(["aa", "bb"]), after, upto, self._offset))
+            return
         if self._chance.random() < 0.5:
             self._change(ConfigRow(self._offset, self._at, "admin", "p", True, "ab", "{}", 0, self._offset))
             return

@@ -9,6 +9,7 @@ from app.audit_candidates import RecordedCandidates
 from app.audit_projector import PASSED_BY, AuditProjector
 from app.audit_rows import AuditRows, Change
 from projections.audit.rows import (
+    PicksSuspected,
     ReplicaHeard,
     ReplicaLeft,
     ReplicaRow,
@@ -20,9 +21,12 @@ from projections.audit.translation import worker_version
 from projections.bounds import WRITER_FORGOTTEN_US
 from projections.checkpoint import checkpoint_records, fold_from_checkpoint
 from projections.events.codec import peek_kind
-from projections.events.picks import DispatchEnded, PickMade
+from projections.events.control import ReplicaGone
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted
 from projections.fold import Fold
+from replay.log_walk import records_of
 from tests.projections.log_story import story
+from tests.replay.recorded_log import RecordedLog
 
 RECORDS = 150
 
@@ -124,3 +128,16 @@ def test_samples_are_passed_by() -> None:
     assert any(peek_kind(data) in PASSED_BY for data in records)
     assert projector.fold.state.load.workers == {}
     assert projector.position == RECORDS - 1
+
+
+def test_picks_that_were_named_later_are_a_change_and_bring_no_replica_back() -> None:
+    world = RecordedLog()
+    replica = world.replica()
+    replica.ask("one")
+    world.pass_time(40_000_000)
+    world.say(ReplicaGone(replica.id, world.time))
+    named = world.log.end_offset()
+    world.say(PicksDistrusted(replica.id, 3, 7), replica.id)
+    rows = projected([data for _, data in records_of(world.log, 0)])
+    assert rows.changes[-1] == (named, PicksSuspected(replica.id.hex(), 3, 7, named))
+    assert not [change for _, change in rows.changes if isinstance(change, ReplicaHeard)]

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from app.audit_database import AuditAway, AuditRefused, connected, upgrade, writing_engine
 from app.audit_rows import AuditRows, SinkMark
 from app.audit_writer import AuditWriter
+from projections.audit.rows import PicksSuspected
 from projections.audit.translation import candidate_rows, pick_row
 from tests.app.audit_site import sqlite_url
 from tests.projections.log_story import pick
@@ -103,3 +104,21 @@ async def test_a_mark_that_somebody_edited_is_refused(engine: AsyncEngine) -> No
         await connection.execute(text("UPDATE sink_marks SET check_word = 'none'"))
     with pytest.raises(AuditRefused, match="not one of ours"):
         await writer.mark()
+
+
+async def test_picks_that_were_named_later_read_suspect_whoever_writes_them_again(
+    engine: AsyncEngine,
+) -> None:
+    """In (after, upto] by as-of, before the record that names them, and of that replica alone."""
+    writer = AuditWriter(engine, LOG)
+    rows = rows_of(3, 4, 5, 6, 9)
+    rows.picks = [row._replace(as_of=row.log_offset - 1) for row in rows.picks]
+    rows.picks[2] = rows.picks[2]._replace(replica_id="other")
+    rows.picks[4] = rows.picks[4]._replace(as_of=5)  # behind the record
+    rows.changes.append((8, PicksSuspected(rows.picks[0].replica_id, 2, 5, 8)))
+    for _ in range(2):
+        await writer.write(rows)
+        async with connected(engine) as connection:
+            found = await connection.execute(text("SELECT log_offset FROM picks WHERE suspect ORDER BY 1"))
+            assert [offset for (offset,) in found] == [4, 6]
+        await writer.forget()

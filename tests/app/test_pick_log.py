@@ -3,11 +3,14 @@
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app.log_tail import monotonic_us
 from app.pick_log import NO_SETTINGS, ReplicaLog
-from app.tail import StopReason, Tail
-from projections.events.picks import DispatchEnded, EndStatus, Fault, PickMade, Question
+from app.tail import StopReason, Tail, TickNote
+from projections.events.control import ClockTicked, ReplicaGone, ReplicaStarted
+from projections.events.kinds import KIND_NEWEST, Kind
+from projections.events.picks import DispatchEnded, EndStatus, Fault, PickMade, PicksDistrusted, Question
 from projections.fold import Fold
 from projections.identity import RankKey
 from router.picker.pick import pick
@@ -126,3 +129,103 @@ def test_log_time_and_lag_are_the_tails() -> None:
     assert log_time >= desk.world.time
     assert lag_us == 0
     assert not desk.log.is_away()
+
+
+def disagreeing(desk: Desk) -> tuple[int, PickMade]:
+    """Two folds agree at a tick, a pick follows, and the next tick differs: that tick, and the pick."""
+    desk.world.say(ReplicaStarted(desk.replica, "me", "router", "1", "3", (), KIND_NEWEST, ()), desk.replica)
+    desk.pick(1)
+    agreed = tick(desk)
+    tick(desk, desk.tail.notes_for_tick())
+    made = desk.pick(2)
+    note = desk.tail.notes_for_tick()
+    assert note is not None and desk.tail.agreed_offset == agreed
+    (name, digest), *rest = note.digests
+    tick(desk, note._replace(digests=((name, digest ^ 1), *rest)))
+    assert desk.tail.stopped is StopReason.DISAGREED
+    desk.sent.clear()
+    return agreed, made
+
+
+def tick(desk: Desk, note: TickNote | None = None) -> int:
+    desk.world.pass_time(1_000_000)
+    offset = desk.world.say(ClockTicked(1, *note) if note is not None else ClockTicked(1, -1, (), 0, 0))
+    desk.read()
+    return offset
+
+
+def successor(desk: Desk) -> Tail:
+    """A tail that has compared no notes, at the end of the log."""
+    fold = Fold()
+    for batch in desk.world.log.read(0, 1 << 20):
+        fold.apply_batch(batch, [])
+    return Tail(fold, desk.replica, monotonic_us())
+
+
+@pytest.mark.req("EVS-11")
+def test_picks_since_the_last_agreed_state_are_named_once() -> None:
+    desk = Desk()
+    agreed, made = disagreeing(desk)
+    desk.log.distrust()
+    assert desk.sent == [PicksDistrusted(desk.replica, agreed, made.as_of)] and made.as_of > agreed
+    desk.log.distrust()
+    desk.log.go_on_with(successor(desk))
+    assert len(desk.sent) == 1
+
+
+def test_without_a_pick_since_the_last_agreed_state_nothing_is_named() -> None:
+    desk = Desk()
+    disagreeing(desk)
+    desk.log.go_on_with(desk.tail)
+    desk.log.distrust()
+    assert desk.sent == []
+
+
+def test_a_fold_that_stopped_for_another_reason_names_nothing() -> None:
+    desk = Desk()
+    disagreeing(desk)
+    desk.tail.stopped = StopReason.POISON
+    desk.log.distrust()
+    assert desk.sent == []
+
+
+def test_picks_of_the_fold_before_are_not_named() -> None:
+    """A fold that began at an old checkpoint agreed nowhere yet; picks before it were not made on it."""
+    desk = Desk()
+    begun = Tail(Fold(), desk.replica, monotonic_us())
+    desk.pick(1)
+    begun.on_batches(desk.world.log.read(0, 1 << 20), monotonic_us())
+    begun.work(monotonic_us(), 1 << 20)
+    desk.log.go_on_with(begun)
+    desk.tail = begun
+    made = desk.pick(2)
+    begun.stopped = StopReason.DISAGREED
+    desk.world.say(ReplicaStarted(desk.replica, "me", "router", "1", "3", (), KIND_NEWEST, ()), desk.replica)
+    for batch in desk.world.log.read(begun.next_offset, 1 << 20):
+        begun.fold.apply_batch(batch, [])
+    desk.sent.clear()
+    desk.log.distrust()
+    assert begun.agreed_offset < made.as_of - 1
+    assert desk.sent == [PicksDistrusted(desk.replica, made.as_of - 1, made.as_of)]
+
+
+@pytest.mark.req("EVS-21")
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_nothing_is_named_while_a_live_process_would_not_read_it(is_gone: bool) -> None:
+    desk = Desk()
+    old = b"old-------------"
+    desk.world.say(ReplicaStarted(old, "old", "ingest", "0", "3", (), int(Kind.PREDICTION_HELD), ()), old)
+    agreed, made = disagreeing(desk)
+    desk.log.distrust()
+    assert desk.sent == []
+    if is_gone:
+        desk.world.say(ReplicaGone(old, desk.world.time))
+    with capture_logs() as lines:
+        desk.log.go_on_with(successor(desk))
+    [line] = lines
+    if is_gone:
+        assert desk.sent == [PicksDistrusted(desk.replica, agreed, made.as_of)]
+        assert line["event"] == "picks since the last agreed state are suspect"
+    else:
+        assert desk.sent == []
+        assert line["event"].endswith("not every process reads that mark yet") and line["update"] == ("old",)

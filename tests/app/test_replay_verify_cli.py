@@ -11,10 +11,11 @@ from typer.testing import CliRunner, Result
 
 from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE
 from app.replay_cli import replay_app
+from app.second_look import HELD_TICKS
 from app.version import VERSION
 from ingest.log.segment_log import SegmentLog
 from projections.events.codec import decode_record, encode_record
-from projections.events.control import FoldModeAdopted, Pinged
+from projections.events.control import ClockTicked, FoldModeAdopted, Pinged
 from projections.events.picks import PickMade
 from projections.events.ports import MemoryLog
 from replay.log_walk import records_of
@@ -202,7 +203,10 @@ def test_a_difference_is_a_line_at_once_and_the_status_at_the_end(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_the_summary(tmp_path: Path, number: signal.Signals) -> None:
-    data = written(told_all(altered(some_picks())), tmp_path / "data")
+    world = altered(some_picks())
+    for _ in range(HELD_TICKS):
+        world.say(ClockTicked(0, -1, (), 0, 0))
+    data = written(told_all(world), tmp_path / "data")
     words = ["replay", "verify", "--log", str(data), "--follow", "--from", "begin"]
     with subprocess.Popen(
         [sys.executable, "-m", "app", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -9,8 +9,11 @@ import pytest
 
 import app.shadow
 from app.follower_figures import ShadowResult, Verdict
+from app.reasking import Reasking
 from app.shadow import Rows, Shadow, ShadowSettings, Verifier
+from projections.events.picks import PicksDistrusted
 from replay.engine import Asked, Replay, Unverifiable
+from replay.fold_cursor import cursor_at
 from tests.replay.captured import busy_log
 from tests.replay.recorded_log import SETTINGS, RecordedLog
 
@@ -33,6 +36,10 @@ def picks(world: RecordedLog) -> Iterator[Asked]:
     return Replay(world.log, None).asked()
 
 
+def machine_of(world: RecordedLog) -> Reasking:
+    return Reasking(cursor_at(world.log, None, -1, frozenset()))
+
+
 def forged(asked: Asked) -> Asked:
     outcome = asked.fact.outcome
     chosen = outcome.decode.chosen
@@ -43,9 +50,9 @@ def forged(asked: Asked) -> Asked:
 
 def test_a_sample_is_repeated_by_log_time_and_equal() -> None:
     rows, told = Rows(), Told()
-    verifier = Verifier(rows, told)
+    verifier, machine = Verifier(rows, told), machine_of(RecordedLog())
     for asked in picks(busy_log(20)):  # two picks each 0.2 s
-        verifier.ask(asked, 5)
+        verifier.ask(asked, machine)
     assert told.verdicts == {Verdict.EQUAL: 20}
     assert {row.verdict for row in rows.verifications} == {"equal"}
 
@@ -56,7 +63,11 @@ def test_a_pick_that_differs_is_counted_written_and_told_with_the_command_that_s
 ) -> None:
     rows, told = Rows(), Told()
     asked = forged(next(iter(picks(busy_log(3)))))
-    Verifier(rows, told).ask(asked, 5)
+    verifier, machine = Verifier(rows, told), machine_of(RecordedLog())
+    verifier.ask(asked, machine)
+    verifier.look_again(machine)
+    assert told.verdicts == {}, "its replica may be about to say that it is suspect"
+    verifier.look_again(machine, everything=True)
     assert told.verdicts == {Verdict.DIFFERENT: 1}
     (row,) = rows.verifications
     assert row.verdict == "different"
@@ -66,12 +77,26 @@ def test_a_pick_that_differs_is_counted_written_and_told_with_the_command_that_s
 
 
 def test_what_cannot_be_asked_is_unverifiable_and_never_different() -> None:
-    rows, told = Rows(), Told()
+    rows, told, machine = Rows(), Told(), machine_of(RecordedLog())
     asked = next(iter(picks(busy_log(1))))
-    Verifier(rows, told).ask(asked._replace(view=None, unverifiable=Unverifiable.OVERLAY), 5)
-    Verifier(rows, told).ask(asked._replace(view=None, unverifiable=Unverifiable.TOO_OLD), 5)
+    Verifier(rows, told).ask(asked._replace(view=None, unverifiable=Unverifiable.OVERLAY), machine)
+    Verifier(rows, told).ask(asked._replace(view=None, unverifiable=Unverifiable.TOO_OLD), machine)
     assert told.verdicts == {Verdict.UNVERIFIABLE: 1}
     assert [row.first_difference for row in rows.verifications] == ["overlay"]
+
+
+@pytest.mark.req("EVS-11")
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_pick_that_its_replica_names_a_moment_later_is_no_difference(is_last: bool) -> None:
+    rows, told, machine = Rows(), Told(), machine_of(RecordedLog())
+    asked = forged(next(iter(picks(busy_log(3)))))
+    verifier = Verifier(rows, told)
+    verifier.ask(asked, machine)
+    named = PicksDistrusted(asked.fact.replica, asked.fact.as_of - 1, asked.fact.as_of)
+    machine.distrusted.add(named)
+    verifier.look_again(machine, everything=is_last)
+    assert told.verdicts == {Verdict.UNVERIFIABLE: 1}
+    assert [row.first_difference for row in rows.verifications] == ["suspect"]
 
 
 @pytest.mark.req("DYN-12")

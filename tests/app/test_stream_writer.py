@@ -94,6 +94,7 @@ async def test_a_story_says_something_of_every_table(tmp_path: Path) -> None:
     await engine.dispose()
     found = await said(url, but=("shadow_picks", "verifications"))
     assert [name for name, table in found.items() if not table] == []
+    assert {row["suspect"] for row in found["picks"]} == {False, True}
     assert {row["end_cause"] for row in found["workers"]} >= {"changed", "deleted", "gap"}
     assert {row["status"] for row in found["dispatch_ends"]} == {"ok", "failed", "unknown"}
 

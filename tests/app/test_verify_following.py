@@ -12,8 +12,11 @@ import pytest
 
 from app.following import Following
 from app.log_places import OpenLog
+from app.second_look import HELD_TICKS
 from app.verify_following import VerifyFollowing
-from projections.events.control import Pinged
+from projections.events.control import ClockTicked, Pinged
+from projections.events.picks import PickMade, PicksDistrusted
+from replay.engine import Replay, Unverifiable
 from replay.verify import Difference, verify
 from tests.app.test_pick_following import Breaking
 from tests.app.test_replay_verify_cli import altered
@@ -93,18 +96,41 @@ async def test_what_was_read_at_the_end_is_asked_though_a_replica_might_have_nam
     assert run.verifying.report().by_version == whole.by_version
 
 
-async def test_a_difference_is_told_at_once_and_counted() -> None:
+async def test_a_difference_is_told_a_few_ticks_later_and_counted() -> None:
     world = RecordedLog()
-    replica = world.replica()
     run = Run(world, world.log.end_offset())
     async with run.running():
-        altered(world)
-        ping(world, replica)
-        world.say(Pinged(bytes([102]) * 16, 0, world.log.end_offset() - 1), bytes([102]) * 16)
+        await differing(run, world)
+        assert not run.differences
+        for _ in range(HELD_TICKS + 1):  # the last has those before it looked at
+            world.say(ClockTicked(0, -1, (), 0, 0))
         await run.until(lambda: run.differences)
         assert run.counts == (0, 1, 0)
     assert "instance_id" in run.differences[0].field
     assert run.verifying.report().first_difference == run.differences[0]
+
+
+async def differing(run: Run, world: RecordedLog) -> PickMade:
+    """A pick that cannot be reproduced, as soon as it was asked."""
+    replica = world.replica()
+    altered(world)
+    ping(world, replica)
+    world.say(Pinged(bytes([102]) * 16, 0, world.log.end_offset() - 1), bytes([102]) * 16)
+    await run.until(lambda: run.verifying.walk.machine.answered)
+    [fact] = [one.fact for one in Replay(world.log, None).asked()]
+    return fact
+
+
+@pytest.mark.req("EVS-11")
+async def test_a_pick_that_its_replica_names_a_moment_later_is_told_as_no_difference() -> None:
+    world = RecordedLog()
+    run = Run(world, world.log.end_offset())
+    async with run.running():
+        fact = await differing(run, world)
+        world.say(PicksDistrusted(fact.replica, fact.as_of - 1, fact.as_of), fact.replica)
+        await run.until(lambda: run.verifying.walk.machine.position == world.log.end_offset())
+    assert run.counts == (0, 0, 1) and not run.differences
+    assert run.verifying.report().reasons == {Unverifiable.SUSPECT: 1}
 
 
 async def test_what_was_found_before_bytes_that_do_not_check_is_reported_with_them() -> None:

@@ -33,6 +33,7 @@ from projections.events.picks import (
     PhaseOutcome,
     PickMade,
     PickReason,
+    PicksDistrusted,
     PicksLost,
     Question,
 )
@@ -242,6 +243,8 @@ class _Teller:
             self.say(KeysDropped(dice.choice(((), (NS,), ("other",))), "namespaces"))
         if dice.random() < 0.08:
             self.open()
+        if dice.random() < 0.05:
+            self.say(PicksDistrusted(REPLICA, -1, self.own))
 
 
 def story(seed: int, records: int) -> list[bytes]:

@@ -190,3 +190,18 @@ def test_records_are_counted_from_tick_to_tick() -> None:
     checks.append(script.fold.mark.check)
     assert status.tick_records == 4
     assert status.tick_check_sum == (checks[0] + checks[1] + checks[2] + checks[3]) % (1 << 64)
+
+
+@pytest.mark.req("EVS-21")
+def test_who_may_read_a_kind_without_knowing_it_is_told_by_what_live_processes_said() -> None:
+    script = Script()
+    old, new, unknown = b"o" * 16, b"n" * 16, b"u" * 16
+    script.say(started(old, "old"), writer=old)
+    script.say(started(new, "new")._replace(kinds=80), writer=new)
+    status = script.fold.state.status
+    assert status.unable_to_read(62) == () and status.unable_to_read(80) == ("old",)
+    script.say(Pinged(unknown, 1, -1), writer=unknown)
+    assert status.unable_to_read(80) == ("old", unknown.hex()), "it never said what it reads"
+    for replica in (old, unknown):
+        script.say(ReplicaGone(replica, 1))
+    assert status.unable_to_read(80) == ()

@@ -6,7 +6,7 @@ import replay.engine as engine_module
 import replay.scout as scout_module
 from projections.bounds import SECOND_US
 from projections.events.control import RecordCondemned
-from projections.events.picks import Fault
+from projections.events.picks import Fault, PicksDistrusted
 from replay.condemned import condemned_in
 from replay.engine import Asked, Part, Replay, Unverifiable, parts_of
 from replay.log_walk import records_of
@@ -254,6 +254,36 @@ def test_the_release_that_made_a_pick_is_told() -> None:
     replica.ask("r0")
     [asked] = Replay(world.log, None).asked()
     assert asked.version == "0"
+
+
+@pytest.mark.req("EVS-11")
+def test_picks_that_were_named_later_are_suspect_however_they_are_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "OVERLAP_RECORDS", 10)
+    world = long_log()
+    asked = list(Replay(world.log, None).asked())
+    replica = asked[len(asked) // 2].fact.replica
+    as_ofs = sorted(one.fact.as_of for one in asked if one.fact.replica == replica)
+    after, upto = as_ofs[len(as_ofs) // 3], as_ofs[2 * len(as_ofs) // 3]
+    named = {one.offset for one in asked if one.fact.replica == replica and after < one.fact.as_of <= upto}
+    end = world.log.end_offset()
+    world.say(PicksDistrusted(replica, after, upto), replica)
+    checkpoints = Checkpoints()
+    for offset in range(50, 500, 50):
+        checkpoints.take(world, offset)
+    parts = parts_of(world.log, checkpoints, 0, end, 4)
+    assert len(parts) > 1 and len(named) > 5
+    ways = (
+        Replay(world.log, None).asked(),
+        Replay(world.log, None, stop=end).asked(),
+        (Replay(world.log, None, one.offset, one.offset + 1).at(one.offset, one.fact) for one in asked),
+        (one for part in parts for one in Replay(world.log, checkpoints, part=part).asked()),
+    )
+    for way in ways:
+        found = {one.offset: verdict(one) for one in way}
+        assert {offset for offset, word in found.items() if word == "SUSPECT"} == named
+        assert set(found) == {one.offset for one in asked} and set(found.values()) == {"SUSPECT", "equal"}
 
 
 def test_picks_of_a_release_that_picks_in_an_unknown_way_are_unverifiable() -> None:

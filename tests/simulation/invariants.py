@@ -18,7 +18,7 @@ from projections.events.codec import RecordRefused, decode_record
 from projections.events.control import ConfigAdopted, RecordCondemned
 from projections.events.discovery import Keyspace
 from projections.events.envelope import Record
-from projections.events.picks import DispatchEnded, PickMade, PicksLost
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted, PicksLost
 from projections.events.signals import SampleReceived
 from projections.fold import Fold
 from replay.engine import Unverifiable
@@ -65,6 +65,13 @@ class Finished:
             if offset in wanted:
                 self.digests[offset] = self.fold.digests()
         self.model = NaiveModel(self.raw, self.condemned)
+        self._named = [record.fact for record in self.records if isinstance(record.fact, PicksDistrusted)]
+
+    def is_suspect(self, made: PickMade) -> bool:
+        """Whether its record says so, or a later one of its replica."""
+        return made.suspect or any(
+            named.replica == made.replica and named.after < made.as_of <= named.upto for named in self._named
+        )
 
 
 def check_all(sim: Simulator) -> None:
@@ -189,22 +196,23 @@ def who_thinks_that_it_is_the_owner_is_it(run: Finished) -> None:
 
 
 def replay_repeats_every_pick(run: Finished) -> None:
-    """0 different; unverifiable only what was made on a fold that had stopped."""
+    """0 different; unverifiable only what was made on a fold that had stopped or disagreed."""
     report = verify(run.sim.log.store, run.sim.checkpoints if run.sim.rng.random() < 0.5 else None)
-    spoiled = len(run.sim.forgotten)
-    assert report.different <= spoiled, f"{report.first_difference}"
+    assert report.different == 0, f"{report.first_difference}"
     allowed = {Unverifiable.SUSPECT} if run.sim.restarts or run.sim.stops else set()
+    made = [record.fact for record in run.records if isinstance(record.fact, PickMade)]
+    assert report.reasons.get(Unverifiable.SUSPECT, 0) == sum(map(run.is_suspect, made))
     if run.sim.has_blocks and any(isinstance(record.fact, PicksLost) for record in run.records):
         allowed.add(Unverifiable.OVERLAY)  # a lost pick stood for blocks that its line does not name
     assert set(report.reasons) <= allowed, f"unverifiable: {report.reasons}"
-    assert report.picks == sum(isinstance(record.fact, PickMade) for record in run.records)
+    assert report.picks == len(made)
 
 
 def the_naive_model_agrees(run: Finished) -> None:
     """At every pick, those whose records were lost included."""
     for router in run.sim.routers:
         for _, made in router.own:
-            if isinstance(made, PickMade) and not made.suspect and made.pick_id not in run.sim.forgotten:
+            if isinstance(made, PickMade) and not run.is_suspect(made):
                 held = run.fold.settings(made.config_version)
                 assert held is not None, f"settings {made.config_version} of a pick are unknown"
                 compare(naive_pick(run.model, made, router.own, held.pick), made, router)

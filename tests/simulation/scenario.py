@@ -69,10 +69,6 @@ class Quiet(Simulator):
         while not process.appender.is_idle:
             self.wait(MS)
 
-    def forget(self, request: Request) -> None:
-        """This pick was made on a state that a scenario broke: no model of it exists."""
-        self.forgotten.add(request.made.pick_id if request.made is not None else b"")
-
     def meets(self, process: Process, *fates: Callable[[Writer, Send], None]) -> None:
         """What the next commits of a process meet."""
         self.script.setdefault(process.name, []).extend(fates)

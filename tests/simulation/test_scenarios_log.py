@@ -16,7 +16,7 @@
 | 9 | `test_a_checkpoint_in_the_middle_of_a_listing_is_the_full_fold` |
 | 9 | `test_a_first_pick_behind_a_checkpoint_is_repeated_from_it` |
 | 10 | `test_notes_speak_of_an_earlier_tick_and_agree` |
-| 10 | `test_a_replica_that_disagrees_starts_anew_and_marks_its_picks` |
+| 10 | `test_a_replica_that_disagrees_starts_anew_and_its_picks_since_the_last_agreed_state_are_suspect` |
 | 15 | `test_a_full_disk_sheds_samples_first_and_coverage_stays_true` |
 | 16 | `test_poison_is_condemned_and_everybody_skips_it` |
 | 34 | `test_a_silent_replica_is_gone_until_it_speaks` |
@@ -32,18 +32,30 @@ from typing import Any
 
 import pytest
 
+from app.tail import StopReason
 from ingest.discovery.source import EndReason
 from ingest.log.appends import Send
 from projections.bounds import OFFSET_JUMP, SECOND_US
-from projections.events.control import ClockTicked, LaneOpened, RecordCondemned, ReplicaGone, WriterContinued
+from projections.events.codec import decode_record, encode_record
+from projections.events.control import (
+    ClockTicked,
+    LaneOpened,
+    Pinged,
+    RecordCondemned,
+    ReplicaGone,
+    WriterContinued,
+)
 from projections.events.discovery import KeyPut, PassBegan, PassSettled
-from projections.events.picks import DispatchEnded, PickMade
+from projections.events.picks import DispatchEnded, PickMade, PicksDistrusted
+from projections.events.ports import MemoryLog
 from projections.events.signals import FrameRefused, SampleReceived
 from projections.fold import Fold
-from replay.verify import verify
-from tests.simulation.scenario import MS, quiet
+from replay.engine import Replay, Unverifiable
+from replay.verify import Report, verify
+from tests.simulation.scenario import MS, Quiet, quiet
 from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Replica, Writer
+from tests.simulation.world_router import Request
 
 
 @pytest.mark.req("EVS-04")
@@ -249,26 +261,59 @@ def test_notes_speak_of_an_earlier_tick_and_agree() -> None:
         assert sim.replica.reading.tail._agreed_offset in told
 
 
-def test_a_replica_that_disagrees_starts_anew_and_marks_its_picks() -> None:
+def picks_of_a_replica_that_goes_wrong(sim: Quiet) -> list[Request]:
+    """Thirty picks, of which about half are made on a state without the sample that changes them."""
+    sim.may_disagree = True
+    for blocks in (3, 4, 5):
+        sim.say(sim.workers[1], blocks)
+        sim.wait(100 * MS)
+    requests = [sim.ask(sim.replica) for _ in range(3)]
+    wrong = sim.replica.reading.tail
+    sim.act(sim.replica, lambda: wrong.fold.state.load.evict([("alpha", 1)]))
+    wrong_from = sim.now
+    for _ in range(30):
+        requests.append(sim.ask(sim.replica))
+        sim.wait(100 * MS)
+    assert [(name, restart.reason) for name, restart in sim.restarts] == [("replica", "disagreed")]
+    assert sim.now - wrong_from < 4 * SECOND_US
+    assert wrong.stopped is StopReason.DISAGREED
+    sim.digests = [one for one in sim.digests if one[0] != "replica"]
+    return requests
+
+
+@pytest.mark.req("EVS-11")
+def test_a_replica_that_disagrees_starts_anew_and_its_picks_since_the_last_agreed_state_are_suspect() -> None:
     with quiet() as sim:
-        sim.may_disagree = True
-        for blocks in (3, 4, 5):
-            sim.say(sim.workers[1], blocks)
-            sim.wait(100 * MS)
-        sim.act(sim.replica, lambda: sim.replica.reading.tail.fold.state.load.evict([("alpha", 1)]))
-        wrong_from = sim.now
-        suspects = []
-        for _ in range(30):
-            request = sim.ask(sim.replica)
-            assert request.made is not None
-            if not sim.restarts:
-                sim.forget(request)  # picked on a state that nobody else has
-            suspects.append(request.made.suspect)
-            sim.wait(100 * MS)
-        assert [(name, restart.reason) for name, restart in sim.restarts] == [("replica", "disagreed")]
-        assert not any(suspects[-5:]), "the new fold stands"
-        sim.digests = [one for one in sim.digests if one[0] != "replica"]
-        assert sim.now - wrong_from < 4 * SECOND_US
+        requests = picks_of_a_replica_that_goes_wrong(sim)
+        made = [request.made for request in requests if request.made is not None]
+        assert not any(pick.suspect for pick in made[:8]), "it has not noticed yet"
+        assert not any(pick.suspect for pick in made[-5:]), "the new fold stands"
+        [record] = sim.said(PicksDistrusted)
+        named: Any = record.fact
+        assert named.replica == sim.replica.id
+        since = {pick.pick_id for pick in made if named.after < pick.as_of <= named.upto}
+        marked = {pick.pick_id for pick in made if pick.suspect}
+        assert {pick.pick_id for pick in made[3:8]} <= since and not since & {p.pick_id for p in made[-5:]}
+        ticks = [tick.offset for tick in sim.said(ClockTicked)]
+        assert named.after in ticks, "both agreed there"
+        asked = list(Replay(sim.log.store, None).asked())
+        suspect = {one.fact.pick_id for one in asked if one.unverifiable is Unverifiable.SUSPECT}
+        assert suspect == since | marked
+        report = verify(sim.log.store, sim.checkpoints)
+        assert (report.different, report.unverifiable) == (0, len(suspect))
+        assert trusting(sim).different > 5, "without the mark they would be differences"
+
+
+def trusting(sim: Quiet) -> Report:
+    """The report of the same log, had the replica named no picks."""
+    plain = MemoryLog()
+    for offset, data in sim.log.records():
+        record = decode_record(offset, data)
+        if isinstance(record.fact, PicksDistrusted):
+            ping = Pinged(record.fact.replica, 0, -1)
+            data = encode_record(record.time, record.writer, record.epoch, record.sequence, ping)
+        assert plain.commit([data]) == offset
+    return verify(plain, None)
 
 
 @pytest.mark.req("STORE-14")

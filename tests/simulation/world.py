@@ -70,7 +70,6 @@ class World:
         self.counts: Counter[str] = Counter()
         self.may_stop: Container[int] = ()
         self.may_disagree = False
-        self.forgotten: set[bytes] = set()  # picks that a scenario spoiled
         self.checkpoint_every_us = self.rng.choice((3, 7, 20)) * SECOND_US
         self.buffered_max = self.rng.choice((3, 12))
         self.settings = self._draw_settings()

@@ -39,7 +39,7 @@ from tests.fuzz.mutate import Target, first_failure
 from tests.projections.events.fact_values import facts
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "records-1.json"
-GOLDEN_2 = GOLDEN.with_name("records-2.json")  # kinds and fields that came with prefix-aware picks
+GOLDEN_2 = GOLDEN.with_name("records-2.json")  # kinds and fields that came later
 WRITER = bytes(range(16))
 
 

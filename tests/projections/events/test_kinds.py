@@ -93,6 +93,7 @@ PINNED: tuple[tuple[int, str, str], ...] = (
     (64, "KvRankHeld", "namespace instance_id dp_rank departed feeders"),
     (65, "KvPublisherHeld", "namespace publisher_id down_at bound_worker bound_rank cursors"),
     (66, "KvTierHeld", "tier"),
+    (80, "PicksDistrusted", "replica after upto"),
     (67, "PredictionHeld", "namespace instance_id dp_rank asked_at number shared hashes"),
     (
         11,
@@ -122,11 +123,9 @@ def test_every_kind_is_pinned_and_every_fact_has_one_kind() -> None:
 def test_who_may_write_what() -> None:
     speakers = {kind: FACT_KINDS[kind].speaker for kind in FACT_KINDS}
     anybody = {kind for kind, speaker in speakers.items() if speaker is Speaker.ANYBODY}
-    assert anybody == {20, 21, 22, 32, 33, 35, 37}
+    assert anybody == {20, 21, 22, 32, 33, 35, 37, 80}
     assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CLAIMANT} == {30}
-    assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CHECKPOINT} == {
-        *range(50, KIND_NEWEST + 1)
-    }
+    assert {kind for kind, speaker in speakers.items() if speaker is Speaker.CHECKPOINT} == {*range(50, 68)}
 
 
 def made(hint: object) -> object:
