@@ -32,7 +32,8 @@ def site(
     place = KafkaPlace(cluster.addresses(), "lane", replication_factor=3)
     made = ReplicaSite(make_fleet(aggregated_plan(2)), place, tmp_path_factory.mktemp("site"))
     try:
-        made.start(1)
+        made.start(2)
+        made.start_follower()
         yield made
     finally:
         made.close()
@@ -42,7 +43,7 @@ def site(
 def test_another_broker_leads_and_no_chat_and_no_record_is_lost(
     cluster: KafkaCluster, site: ReplicaSite
 ) -> None:
-    (replica,) = site.replicas
+    replica, other = site.replicas
     traffic = Traffic(replica, prefix="leader")
     with traffic.running(threads=3):
         traffic.wait_more(10)
@@ -54,5 +55,6 @@ def test_another_broker_leads_and_no_chat_and_no_record_is_lost(
         cluster.brokers[first].start()
         traffic.wait_more(10)
     assert traffic.bad == [], told(replica)
-    site.wait_told({sent.identifier for sent in traffic.finished()})
+    assert other.chat("elsewhere").status == 200
+    site.wait_told({"elsewhere", *(sent.identifier for sent in traffic.finished())})
     site.assert_agreed()
