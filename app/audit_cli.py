@@ -31,6 +31,14 @@ audit_app = typer.Typer(help="The SQL record of picks: follow a log, ask, report
 LogOption = Annotated[
     Path | None, typer.Option("--log", help="A data directory (default: .run/data where it exists).")
 ]
+BackfilledOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--log",
+        metavar="WHERE",
+        help="A data directory (default: .run/data), a capture or kafka:FILE; the last two want --db.",
+    ),
+]
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
@@ -210,7 +218,7 @@ def report_command(
 
 @audit_app.command("backfill")
 def backfill_command(
-    log: LogOption = None,
+    log: BackfilledOption = None,
     database: DatabaseOption = None,
     candidates: Annotated[
         str, typer.Option("--candidates", metavar="N|all", help="Candidate rows of each phase of a pick.")

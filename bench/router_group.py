@@ -8,9 +8,10 @@ one and its follower; the parent, the owner, its follower and both routers.
 
 A process that is asked by more clients at a time wakes less often for each request, so a router is compared
 with the one process under as many clients as that has: 32 for each router. The same 32 clients before the
-whole group, 16 for each router, are printed beside.
+whole group, 16 for each router, are printed beside: the same load for both, and the lower figure.
 
 Target: with two routers, of 32 clients each, at least 0.85 of the requests a second of processor time.
+Below it the exit status is 1.
 """
 
 from __future__ import annotations
@@ -152,13 +153,15 @@ def main() -> int:
             share = statistics.median(one.cpu_us.get(name, 0.0) / one.requests for one in turns)
             print(f"    {name:12} {share:6.0f} us")
     alone = found[1, CLIENTS]
-    for clients, target in ((ROUTERS * CLIENTS, f" (target {TARGET})"), (CLIENTS, "")):
-        ratio = ratio_of(alone, found[ROUTERS, clients])
+    judged = ROUTERS * CLIENTS
+    ratios = {clients: ratio_of(alone, found[ROUTERS, clients]) for clients in (judged, CLIENTS)}
+    for clients, ratio in ratios.items():
+        target = f"target {TARGET}" if clients == judged else "no target"
         print(
             f"requests a CPU-second with {ROUTERS} routers and {clients} clients, of one process's "
-            f"with {CLIENTS}: {ratio:.2f}{target}"
+            f"with {CLIENTS}: {ratio:.2f} ({target})"
         )
-    return 0
+    return 0 if ratios[judged] >= TARGET else 1
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ def audit(capfd: Capture, *words: str | Path) -> tuple[int, str, str]:
     return status, out.out, out.err
 
 
+def test_backfill_says_which_logs_it_reads(capfd: Capture) -> None:
+    status, out, _ = audit(capfd, "backfill", "--help")
+    assert status == EXIT_DONE and "kafka:FILE" in out and "a capture" in out
+
+
 @pytest.mark.req("EVS-09")
 def test_backfill_writes_what_the_log_holds_and_says_how_much(tmp_path: Path, capfd: Capture) -> None:
     data = written(eventful(), tmp_path / "data")
