@@ -107,6 +107,8 @@ RENDER_US_MAX: Final = 2 * SECOND_US  # of one prompt, from its permit to its ha
 RENDER_PERMIT_US_MAX: Final = 20_000  # wait for a permit
 RENDER_PERMITS_MIN: Final = 4  # one a core within these
 RENDER_PERMITS_MAX: Final = 32
+ENCODE_TEXTS_MAX: Final = 256  # rendered texts whose tokens are waited for; further prompts go without
+ENCODE_TEXTS_BYTES_MAX: Final = 32 * MIB  # of them together
 SPECIAL_TOKENS_MAX: Final = 4_096  # of one tokenizer, at which its text is split
 
 # Requests
@@ -121,6 +123,8 @@ assert SAMPLE_PAYLOAD_BYTES_MAX < SAMPLE_FRAME_BYTES_MAX <= KV_FRAME_BYTES_MAX
 assert RECORD_BYTES_MAX < COMMIT_BATCH_BYTES_MAX
 assert KV_FRAME_BYTES_MAX // 9 <= KV_HASHES_PER_FRAME_MAX, "a full frame of full hashes is no excess"
 assert 8 * KV_HASHES_PER_FRAME_MAX + 64 * KV_EVENTS_PER_FRAME_MAX < RECORD_BYTES_MAX, "a frame is one record"
+assert RENDER_PERMITS_MAX <= ENCODE_TEXTS_MAX, "what is rendered at one time may be encoded"
+assert PROMPT_TEXT_BYTES_MAX * RENDER_PERMITS_MAX <= ENCODE_TEXTS_BYTES_MAX, "and whatever its size"
 assert PROMPT_TOKENS_MAX * 4 < RENDER_FRAME_BYTES_MAX, "the tokens of a prompt go in one message"
 assert STALL_AGE_US < DISPATCH_AGE_US_MAX
 assert 3 * ARTIFACT_BYTES_MAX <= ARTIFACT_SETS_BYTES_MAX, "three slots of one model must fit"

@@ -2,10 +2,12 @@
 
     body -> written anew -> rendered in a process -> split, looked up, encoded -> hashed
 
-Every prompt has a permit and two seconds; a permit is waited for 20 ms. What goes wrong has a
-result of its own, and the request goes out by load all the same (RND-07): nothing here raises
-but for cancellation. The libraries that render and encode are imported in processes only, so
-without the extra `kv` all of this still imports, and every prompt is RENDER_UNAVAILABLE.
+Every prompt has two seconds and, until its text is there, a permit, which is waited for 20 ms.
+Encode processes are waited for without one, so that a burst of new text keeps nobody from
+rendering; such texts are bounded by their number and bytes. What goes wrong has a result of its
+own, and the request goes out by load all the same (RND-07): nothing here raises but for
+cancellation. The libraries that render and encode are imported in processes only, so without the
+extra `kv` all of this still imports, and every prompt is RENDER_UNAVAILABLE.
 
 Sources: requirement rows RND-01..14; decisions 40, 61.
 """
@@ -15,13 +17,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from projections.bounds import (
+    ENCODE_TEXTS_BYTES_MAX,
+    ENCODE_TEXTS_MAX,
     GIB,
     MIB,
     PROMPT_HASHES_BYTES_MAX,
@@ -113,6 +118,10 @@ class _NoPermit(Exception):
     """All permits are taken and stayed so."""
 
 
+class _TooManyTexts(Exception):
+    """So many rendered texts wait for their tokens that there is no room for another one."""
+
+
 class _NoPrompt(Exception):
     """The body has no prompt that is predicted. result: why."""
 
@@ -122,7 +131,7 @@ class _NoPrompt(Exception):
 
 
 class _Permits:
-    """At most `count` prompts at one time; who waits longer than a moment goes without."""
+    """At most `count` prompts are rendered at one time; who waits longer than a moment goes without."""
 
     def __init__(self, count: int) -> None:
         self._semaphore = asyncio.Semaphore(count)
@@ -141,6 +150,27 @@ class _Permits:
         self._semaphore.release()
 
 
+class _Texts:
+    """Texts whose tokens are waited for: at most ENCODE_TEXTS_MAX, and ENCODE_TEXTS_BYTES_MAX together."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.text_bytes = 0
+
+    @contextmanager
+    def held(self, text: bytes) -> Iterator[None]:
+        """Hold a text for the length of a block. Raises _TooManyTexts."""
+        if self.count >= ENCODE_TEXTS_MAX or self.text_bytes + len(text) > ENCODE_TEXTS_BYTES_MAX:
+            raise _TooManyTexts
+        self.count += 1
+        self.text_bytes += len(text)
+        try:
+            yield
+        finally:
+            self.count -= 1
+            self.text_bytes -= len(text)
+
+
 class PromptBlocks:
     """Prompts of one router. All calls are made on one event loop.
 
@@ -152,6 +182,7 @@ class PromptBlocks:
         self._engine = engine
         self._missing = [name for name in LIBRARIES if find_spec(name) is None]
         self._permits = _Permits(min(max(cores, RENDER_PERMITS_MIN), RENDER_PERMITS_MAX))
+        self._texts = _Texts()
         self.renderers = RenderPool(min(cores, RENDER_PERMITS_MAX), RENDER_MEMORY_BYTES)
         self.encoders = RenderPool(min(max(2, cores), ENCODERS_MAX), ENCODE_MEMORY_BYTES, ENCODE_NICENESS)
         self.memo = SegmentMemo(PROMPT_SEGMENTS_BYTES_MAX)
@@ -163,10 +194,11 @@ class PromptBlocks:
     async def blocks_of(self, request: PromptRequest) -> PromptResult:
         """The hashes of a prompt's blocks, or why there are none. Raises CancelledError only."""
         try:
-            async with self._permits:
-                tokens = await self._tokens(request)
+            tokens = await self._tokens(request)
         except _NoPermit:
             return PromptResult(KvResult.RENDER_UNAVAILABLE, detail="no permit became free")
+        except _TooManyTexts:
+            return PromptResult(KvResult.RENDER_UNAVAILABLE, detail="too many texts wait to be encoded")
         except _NoPrompt as problem:
             return PromptResult(problem.result, detail=str(problem))
         except (Unavailable, JobFailed) as problem:
@@ -195,24 +227,32 @@ class PromptBlocks:
 
     async def _tokens(self, request: PromptRequest) -> bytes:
         """Packed tokens. Raises what blocks_of has results for."""
+        async with self._permits:
+            deadline = asyncio.get_running_loop().time() + RENDER_US_MAX / SECOND_US
+            text = await self._text(request, deadline)
+        if isinstance(text, TokensGiven):
+            return text.tokens
+        with self._texts.held(text):
+            _, tokenizer = self._named(request.files)
+            return await self._tokenizers.tokens_of(tokenizer, request.files.tokenizer, text, deadline)
+
+    async def _text(self, request: PromptRequest, deadline: float) -> bytes | TokensGiven:
+        """The text to encode, UTF-8, or the tokens that a client gave."""
         given = render_input(request.path, request.body, hides_unwanted_tools=request.hides_unwanted_tools)
         if isinstance(given, TokensGiven):
-            return given.tokens
+            return given
         if isinstance(given, Unsupported):
             raise _NoPrompt(KvResult.UNSUPPORTED, given.detail)
         if isinstance(given, TooLarge):
             raise _NoPrompt(KvResult.PROMPT_TOO_LARGE, given.detail)
         if self._missing:
             raise Unavailable(f"{self._missing[0]} is not installed: the extra kv has it")
-        deadline = asyncio.get_running_loop().time() + RENDER_US_MAX / SECOND_US
-        template, tokenizer = self._named(request.files)
         if isinstance(given, TextGiven):
-            text = given.text.encode("utf-8", "replace")
-        else:
-            text = await self._text(template, given, deadline)
-        return await self._tokenizers.tokens_of(tokenizer, request.files.tokenizer, text, deadline)
+            return given.text.encode("utf-8", "replace")
+        template, _ = self._named(request.files)
+        return await self._rendered(template, given, deadline)
 
-    async def _text(self, template: Load, given: RenderInput, deadline: float) -> bytes:
+    async def _rendered(self, template: Load, given: RenderInput, deadline: float) -> bytes:
         """The rendered text, UTF-8."""
         try:
             body = (

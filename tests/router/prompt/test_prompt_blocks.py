@@ -14,7 +14,7 @@ import pytest
 from projections.events.picks import KvResult
 from projections.kv.block_hash import block_hashes, seed_of
 from router.prompt import prompt_blocks as prompt_blocks_module
-from router.prompt.prompt_blocks import PromptBlocks, PromptResult
+from router.prompt.prompt_blocks import PromptBlocks, PromptRequest, PromptResult
 from router.prompt.render_input import CHAT_PATH, COMPLETIONS_PATH
 from tests.router.prompt.conversations import HELLO, user
 from tests.router.prompt.prompts_of import (
@@ -26,6 +26,7 @@ from tests.router.prompt.prompts_of import (
     read,
     recorded_frontend,
     recorded_requests,
+    until,
 )
 from tests.router.prompt.tokenizer_files import plain_tokenizer, tokenizer_file
 from tests.sources import REPOSITORY
@@ -238,6 +239,64 @@ async def test_prompts_beyond_the_permits_wait_a_moment_and_go_without() -> None
         assert {result.result for result in results} == {KvResult.RENDER_UNAVAILABLE}
         assert loop.time() - began < GONE_S
         assert (await read(blocks, asked())).result is KvResult.READY
+
+
+def text_of(text: str) -> PromptRequest:
+    """A prompt that is not rendered."""
+    return asked({"prompt": text}, path=COMPLETIONS_PATH)
+
+
+class Encoders:
+    """Tokens of any text, once the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.texts: list[bytes] = []
+
+    async def tokens_of(self, key: str, data: bytes, text: bytes, deadline: float) -> bytes:
+        self.texts.append(text)
+        await self.gate.wait()
+        return b"\1\0\0\0" * len(text)
+
+    async def close(self) -> None:
+        self.gate.set()
+
+
+@pytest.mark.req("RND-03")
+async def test_prompts_that_wait_to_be_encoded_hold_no_permit() -> None:
+    async with prompt_blocks(cores=1) as blocks:
+        blocks._tokenizers = encoders = Encoders()  # type: ignore[assignment]
+        waiting = [asyncio.create_task(blocks.blocks_of(asked())) for _ in range(4)]
+        await until(lambda: len(encoders.texts) == 4)
+        assert not any(task.done() for task in waiting)
+        later = asyncio.create_task(blocks.blocks_of(asked()))
+        await until(lambda: len(encoders.texts) == 5)
+        encoders.gate.set()
+        results = await asyncio.gather(*waiting, later)
+    assert {result.result for result in results} == {KvResult.READY}
+
+
+@pytest.mark.req("RND-03")
+async def test_texts_that_wait_to_be_encoded_are_bounded_by_number_and_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    too_many = PromptResult(KvResult.RENDER_UNAVAILABLE, detail="too many texts wait to be encoded")
+    monkeypatch.setattr(prompt_blocks_module, "ENCODE_TEXTS_MAX", 3)
+    monkeypatch.setattr(prompt_blocks_module, "ENCODE_TEXTS_BYTES_MAX", 100)
+    async with prompt_blocks(cores=1) as blocks:
+        blocks._tokenizers = encoders = Encoders()  # type: ignore[assignment]
+        tasks = [asyncio.create_task(blocks.blocks_of(text_of("x" * size))) for size in (60, 40)]
+        await until(lambda: len(encoders.texts) == 2)
+        assert await blocks.blocks_of(text_of("x")) == too_many, "of 101 bytes"
+        tasks[1].cancel()
+        await asyncio.gather(tasks[1], return_exceptions=True)
+        tasks += [asyncio.create_task(blocks.blocks_of(text_of("x"))) for _ in range(2)]
+        await until(lambda: len(encoders.texts) == 4)
+        assert await blocks.blocks_of(text_of("x")) == too_many, "a fourth"
+        encoders.gate.set()
+        results = await asyncio.gather(tasks[0], *tasks[2:])
+        assert [result.isl_tokens for result in results] == [60, 1, 1]
+        assert (await blocks.blocks_of(text_of("x" * 100))).result is KvResult.READY, "all are gone"
 
 
 @pytest.mark.req("RND-03")
