@@ -251,8 +251,17 @@ class StateText:
         yield _gauge("picklog_kv_match_ratio", text, ratio)
         mismatched = sum(not state.is_trusted for state in states)
         yield _gauge("picklog_kv_models_mismatched", "Models whose picks go by load for it.", mismatched)
+        yield from self._models(states)
         version = settings.version if settings is not None else 0
         yield _gauge("picklog_config_version", "Settings in force.", version)
+
+    def _models(self, states: Iterable[MatchState]) -> Iterator[str]:
+        """Per-model shares, of models that were checked often enough: at most `self_check.MODELS_MAX`."""
+        yield _head(
+            "picklog_kv_model_match_ratio", "Share of a model's predicted blocks that workers report."
+        )
+        for state in states:
+            yield f'picklog_kv_model_match_ratio{{model="{_escaped(state.model)}"}} {state.ratio}\n'
 
     def _backends(self) -> Iterator[str]:
         found = [(_escaped(one.name), one) for one in self._source.backends()]

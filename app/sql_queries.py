@@ -92,20 +92,30 @@ FROM (
 ORDER BY model, picks DESC, namespace, worker"""
 
 _OVERLAP = """\
-SELECT p.model, p.namespace, p.decode_worker AS worker, count(*) AS answers,
-       CASE WHEN p.prefill_worker IS NOT NULL THEN 'pair'
-            WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END AS comparable,
-       sum(CASE WHEN p.prefill_worker IS NULL THEN p.overlap_blocks * p.block_size END) AS predicted_tokens,
-       sum(e.cached_tokens) AS cached_tokens,
-       sum(e.prompt_tokens) AS prompt_tokens,
-       round(100.0 * sum(e.cached_tokens) / nullif(sum(e.prompt_tokens), 0), 2) AS cached_percent
-FROM picks AS p
-JOIN dispatch_ends AS e ON e.pick_id = p.pick_id
-WHERE e.cached_tokens IS NOT NULL AND p.asked_at >= :from_at AND p.asked_at < :to_at
-GROUP BY p.model, p.namespace, p.decode_worker,
-         CASE WHEN p.prefill_worker IS NOT NULL THEN 'pair'
-              WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END
-ORDER BY p.model, p.namespace, p.decode_worker, comparable"""
+SELECT model, namespace, worker, count(*) AS answers, comparable,
+       sum(predicted) AS predicted_tokens,
+       sum(cached) AS cached_tokens,
+       sum(prompt) AS prompt_tokens,
+       round(100.0 * sum(cached) / nullif(sum(prompt), 0), 2) AS cached_percent,
+       round(100.0 * sum(confirmed) / nullif(sum(predicted), 0), 2) AS confirmed_percent,
+       round(100.0 * sum(sum(confirmed)) OVER (PARTITION BY model)
+             / nullif(sum(sum(predicted)) OVER (PARTITION BY model), 0), 2) AS model_confirmed_percent
+FROM (
+  SELECT told.*, CASE WHEN cached < predicted THEN cached ELSE predicted END AS confirmed
+  FROM (
+    SELECT p.model, p.namespace, p.decode_worker AS worker,
+           CASE WHEN p.prefill_worker IS NOT NULL THEN 'pair'
+                WHEN p.overlap_blocks IS NULL THEN 'no' ELSE 'yes' END AS comparable,
+           CASE WHEN p.prefill_worker IS NULL THEN p.overlap_blocks * p.block_size END AS predicted,
+           e.cached_tokens AS cached,
+           e.prompt_tokens AS prompt
+    FROM picks AS p
+    JOIN dispatch_ends AS e ON e.pick_id = p.pick_id
+    WHERE e.cached_tokens IS NOT NULL AND p.asked_at >= :from_at AND p.asked_at < :to_at
+  ) AS told
+) AS answered
+GROUP BY model, namespace, worker, comparable
+ORDER BY model, namespace, worker, comparable"""
 
 _PREFIXES = """\
 SELECT p.model, c.namespace, c.worker, c.dp_rank, c.phase, count(*) AS candidates,

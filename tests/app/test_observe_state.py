@@ -17,7 +17,7 @@ from projections.events.signals import (
 )
 from router.dispatch.breaker import Breaker, BreakerState
 from router.dispatch.shim_pools import Health, Replica
-from router.prompt.self_check import MatchState
+from router.prompt.self_check import CHECKS_MIN, MODELS_MAX, MatchState, SelfCheck
 from router.settings import BackendSettings, BreakerSettings
 from tests.app.observed import Process, Series, adopted, labels_of, scraped, value
 from tests.projections.fleet_script import NS, instance_key
@@ -336,4 +336,20 @@ def test_the_least_match_ratio_is_told_and_how_many_models_are_not_trusted() -> 
     series = looked_at(process)
     assert value(series, "picklog_kv_match_ratio") == 0.2
     assert value(series, "picklog_kv_models_mismatched") == 1
+    assert value(series, "picklog_kv_model_match_ratio", model="a") == 0.9
+    assert value(series, "picklog_kv_model_match_ratio", model="b") == 0.2
+    assert labels_of(series, "picklog_kv_model_match_ratio") == [{"model": "a"}, {"model": "b"}]
     assert value(series, "picklog_projection_entries", projection="kv_nodes") == 0
+
+
+def test_odd_names_of_models_are_escaped_and_as_many_as_are_checked_have_a_series() -> None:
+    process = Process()
+    odd = 'a"} 1\\\n\udcff'
+    process.matches = [MatchState(odd, 20, 10, 9, 0.9, True)]
+    [labels] = labels_of(looked_at(process), "picklog_kv_model_match_ratio")
+    assert labels == {"model": 'a"} 1\\\n?'}
+    check = SelfCheck(0.5)
+    for number in range(CHECKS_MIN * (MODELS_MAX + 1)):
+        check.note(f"m{number // CHECKS_MIN}", 2, 1)
+    process.matches = check.states()
+    assert len(labels_of(looked_at(process), "picklog_kv_model_match_ratio")) == MODELS_MAX

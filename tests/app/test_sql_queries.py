@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from app.audit_database import upgrade, writing_engine
 from app.audit_query import ask
@@ -65,6 +66,41 @@ async def test_what_ranks_held_is_summed_over_prefix_aware_picks_alone(tmp_path:
     assert sum(row["host_blocks"] for row in found) == 2 * len(aware)
     assert sum(row["device_blocks"] for row in found) == 2 * len(aware), "three held, one of them predicted"
     assert {row["mean_credit"] for row in found} == {4.5}
+
+
+async def test_a_model_s_share_of_confirmed_predictions_is_of_all_its_workers(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path)
+    engine = writing_engine(url)
+    await upgrade(engine)
+    await AuditWriter(engine, LOG).write(Story(7).rows)
+    async with engine.begin() as connection:
+        # predicted 160 tokens each; of four answers two confirm all, one a quarter, one nothing
+        await connection.execute(
+            text(
+                "UPDATE picks SET model = 'tiny', overlap_blocks = 10, block_size = 16, prefill_worker = NULL"
+            )
+        )
+        await connection.execute(text("UPDATE dispatch_ends SET cached_tokens = NULL"))
+        ended = "SELECT pick_id, decode_worker FROM picks JOIN dispatch_ends USING (pick_id) ORDER BY pick_id"
+        picked = await connection.execute(text(ended))
+        by_worker: dict[str, list[bytes]] = {}
+        for pick_id, worker in picked:
+            by_worker.setdefault(worker, []).append(pick_id)
+        (one, other) = sorted(by_worker, key=lambda worker: -len(by_worker[worker]))[:2]
+        told = zip([*by_worker[one][:2], *by_worker[other][:2]], (160, 500, 40, 0), strict=True)
+        for pick_id, cached in told:
+            values = {"pick": pick_id, "cached": cached}
+            await connection.execute(
+                text("UPDATE dispatch_ends SET cached_tokens = :cached WHERE pick_id = :pick"), values
+            )
+    await engine.dispose()
+    answer = await ask(url, sql_of(REPORTS["overlap"]))
+    found = {
+        row["worker"]: row for row in (dict(zip(answer.columns, row, strict=True)) for row in answer.rows)
+    }
+    assert (found[one]["confirmed_percent"], found[other]["confirmed_percent"]) == (100.0, 12.5)
+    assert {row["model_confirmed_percent"] for row in found.values()} == {56.25}
+    assert (found[one]["predicted_tokens"], found[one]["cached_tokens"]) == (320, 660)
 
 
 async def test_stretches_of_silence_are_told_apart(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.app.stream_site import worker_text
 from tests.app.test_follower_door import standing
 from tests.projections.fleet_script import NS
 
-OPEN_LABELS = frozenset({"backend", "namespace", "worker", "dp_rank", "version", "python", "le"})
+OPEN_LABELS = frozenset({"backend", "namespace", "model", "worker", "dp_rank", "version", "python", "le"})
 """Labels whose values a test process cannot tell."""
 SCRAPED = {"instance", "job", "process"}
 """What Prometheus adds to each series, by prometheus.yml; `process` also the answer of a group."""
