@@ -1,7 +1,7 @@
 """Prefix-aware picks by a real router over real fleets: predicted, found by workers, switched, repeated.
 
 Workers say what they found cached in `usage.prompt_tokens_details.cached_tokens` (releases from 1.5 on; of a
-pair it is the decode worker's word). All weights are the defaults, as in the demo. Mock prefill workers
+pair it is the decode worker's word). Weights are the defaults where a test names none. Mock prefill workers
 report their load once and then no more, so what was sent to one weighs for 30 s: conversations stay with
 theirs because a pick charges only what is left to compute (docs/adr/0014).
 """
