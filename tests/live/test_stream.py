@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import orjson
@@ -27,6 +28,7 @@ from app.audit_rows import AuditRows, SinkMark
 from app.audit_sink import AuditSink
 from app.exposition import CONTENT_TYPE
 from app.log_places import open_log
+from app.rollup_messages import VERSION
 from app.rollup_writer import RollupWriter
 from app.stream import BUFFER_MESSAGES
 from app.stream_figures import WAIT_S
@@ -35,7 +37,10 @@ from app.stream_writer import StreamWriter, Stretch
 from deploy.demo.addresses import free_port
 from ingest.log.kafka_keyed import Keyed, KeyedSend, KeyedSpans, prepare_keyed
 from ingest.log.kafka_settings import KafkaPlace, KafkaSecurity, TopicRefused
+from projections.audit.rollups import MINUTE_US
+from projections.events.codec import check_word, decode_record
 from projections.events.ports import LogReader
+from replay.engine import records_of
 from tests.app.audit_site import eventful, rows, sink_settings, sqlite_url
 from tests.app.stream_site import LOG, Story, rolled_up, said, told, written_directly
 from tests.live.kafka_broker import KafkaBroker
@@ -230,8 +235,9 @@ async def test_killed_and_rebalanced_workers_write_the_rows_of_the_embedded_sink
         await site.has_begun(third)
         await site.until(await messages(site.place))
         assert second.poll() is None
-        for url in (site.url, straight):
-            await everything_rolled_up(url)
+        await everything_rolled_up(straight)
+        await minutes_went_by(site.place, reader)
+        rolled = await told_rollups(site.place, len((await rows(straight))["rollups"]))
         assert await said(site.url) == await said(straight)
         assert site.stop() == [0, 0]
 
@@ -242,6 +248,36 @@ async def test_killed_and_rebalanced_workers_write_the_rows_of_the_embedded_sink
         assert again.poll() is None
         assert await said(site.url) == await said(straight)
         assert site.stop() == [0]
+        assert await told_rollups(site.place, len(rolled)) == rolled == (await rows(site.url))["rollups"]
+
+
+async def minutes_went_by(place: KafkaPlace, reader: LogReader) -> None:
+    """Log time goes on without a pick, as marks say: workers roll up all that was before."""
+    ((offset, data),) = records_of(reader, reader.end_offset() - 1)
+    at = decode_record(offset, data).time + 2 * MINUTE_US
+    mark = encode_mark(SinkMark(offset, check_word(data), reader.log_id), at)
+    send = await KeyedSend.open(place, ROWS_S_MAX)
+    try:
+        await send.messages([Keyed(MARK_KEY, mark, partition) for partition in range(PARTITIONS)])
+    finally:
+        await send.close()
+
+
+async def told_rollups(place: KafkaPlace, count: int) -> list[dict[str, Any]]:
+    """What the compacted topic holds of each minute and model, in order; waits until it is so many."""
+    newest: dict[bytes, dict[str, Any]] = {}
+    async with AIOKafkaConsumer(
+        f"{place.topic}.rollups", bootstrap_servers=place.servers, group_id=None, auto_offset_reset="earliest"
+    ) as consumer:
+        async with asyncio.timeout(ROWS_S_MAX):
+            while (found := await consumer.getmany(timeout_ms=1_000)) or len(newest) < count:
+                for record in (one for some in found.values() for one in some):
+                    row = orjson.loads(record.value)
+                    assert (row.pop("version"), row.pop("table")) == (VERSION, "rollups")
+                    if row["to_offset"] >= newest.get(record.key, row)["to_offset"]:
+                        newest[record.key] = row
+    assert count > 0
+    return sorted(newest.values(), key=lambda row: (row["minute"], row["model"]))
 
 
 async def test_a_database_that_is_new_is_filled_from_the_topic_by_any_group(
