@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 GOLDEN = sorted(path.parent for path in HERE.glob("*/expected.json"))
 WORLD = HERE / "world-kv-tiers"
+FLAGGED = HERE / "world-kv-in-flight"
 TAKEN_OUT: dict[str, dict[str, Any]] = {  # parts of the prefix term by the settings that are neutral to them
     "side": {"predicted_ttl_us": 0},
     "approximate": {"approximate_ttl_us": 0},
@@ -169,6 +170,26 @@ def test_each_part_of_the_prefix_term_decides_picks_of_the_made_world(
     assert report.different >= CHANGED_MIN
     moved = [name for name, outcome in found.items() if ranks_of(outcome) != ranks_of(recorded[name])]
     assert len(moved) >= MOVED_MIN.get(fault, CHANGED_MIN)
+
+
+@pytest.mark.req("DYN-04", "EVS-21")
+def test_picks_are_repeated_by_the_flags_of_their_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    unflagged: list[tuple[Outcome, Outcome]] = []
+
+    def spied(view: Any, question: Any, settings: Any, flags: Any) -> Any:
+        outcome = pick(view, question, settings, flags)
+        unflagged.append((outcome, pick(view, question, settings, ())))
+        return outcome
+
+    monkeypatch.setattr(verify_module, "pick", spied)
+    for folder, has_flag in ((FLAGGED, True), (WORLD, False)):
+        unflagged.clear()
+        reader = SegmentReader.open(folder)
+        report = verify(reader, None)
+        reader.close()
+        assert report.different == 0 and len(unflagged) == report.picks
+        moved = [one for one, other in unflagged if ranks_of(one) != ranks_of(other)]
+        assert len(moved) >= CHANGED_MIN if has_flag else not moved
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])

@@ -46,6 +46,7 @@ from projections.events.signals import Family, SubscriptionChanged, Subscription
 from projections.fold import Fold
 from projections.fold_modes import FOLD_MODES, wanted_modes
 from projections.identity import RankKey
+from router.picker.pick_flags import PICK_FLAGS
 from tests.golden.engines import BLOCK, Engine
 from tests.golden.engines import Path as BlockPath
 from tests.golden.state import state_of
@@ -115,7 +116,7 @@ class World:
         """The whole history, on disk at its end."""
         self.say(LaneOpened(1, self.time, b"", "new"))
         modes = tuple(sorted(FOLD_MODES))
-        self.say(ReplicaStarted(REPLICA, "golden", "serve", "0.1.0", "3.11", (), 62, modes), REPLICA)
+        self.say(ReplicaStarted(REPLICA, "golden", "serve", "0.1.0", "3.11", PICK_FLAGS, 62, modes), REPLICA)
         for version, (second, term) in enumerate(TERMS, 1):
             self.at(second, self.adopt, version, term)
         for placed in FLEET:

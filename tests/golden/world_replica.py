@@ -18,6 +18,7 @@ from projections.fold_modes import SIDE_INDEX, wanted_modes
 from projections.kv.block_hash import SEED, block_hashes
 from projections.view import Overlay
 from router.picker.pick import pick
+from router.picker.pick_flags import PICK_FLAGS
 from router.question import PromptFacts, cut_hashes, freeze_question
 from router.rotations import Rotations
 from tests.golden.engines import BLOCK, WORD
@@ -113,7 +114,7 @@ class Replica:
         )
         if wanted_modes(settings.pick)[-1] != SIDE_INDEX:
             question = cut_hashes(question, view.deepest(question, settings.pick.kv))
-        outcome = pick(view, question, settings.pick)
+        outcome = pick(view, question, settings.pick, PICK_FLAGS)
         self._rotations.advance(question.served_model, outcome, by_prefix=True)
         pick_id = self._picks.to_bytes(16, "big")
         fact = PickMade(pick_id, REPLICA, self._own_seq, view.as_of, settings.version, question, outcome)
