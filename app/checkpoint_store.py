@@ -109,7 +109,7 @@ class CheckpointFolder:
         name = checkpoint_name(offset, check, time)
         unfinished = self.unfinished(name)
         try:
-            size = _write_file(unfinished, log_id, time, records)
+            size = write_state_file(unfinished, log_id, time, records)
             self.finish(unfinished, name)
         except BaseException:
             unfinished.unlink(missing_ok=True)
@@ -206,7 +206,8 @@ def _scanned(path: Path, data: bytes) -> tuple[SegmentHeader, Scan]:
     return header, found
 
 
-def _write_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) -> int:
+def write_state_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) -> int:
+    """Write records of a state as one sealed segment and sync it; its bytes. Raises OSError."""
     header = SegmentHeader(log_id, 0, os.urandom(MARK_BYTES), time, bytes(32))
     head, offset, position = chain_start(header), 0, HEADER_BYTES
     index = IndexBuilder()

@@ -7,17 +7,20 @@ suspect (decisions 10, 16): its state is old but whole, and own picks behind it 
 overlay. Only then everybody is handed the new one, in one step.
 
 A checkpoint may be whole and fit the log and yet be of another state: a fold that disagrees
-before it ever agreed began with such a one, and no later one of this process does.
+before it ever agreed began with such a one, and no later one of this process does. What it held is
+written aside.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import structlog
 
+from app.aside import Aside
 from app.fold_start import FoldStart, start_fold
 from app.log_tail import GATHER_S, LogTail, monotonic_us
 from app.tail import Restart, Seen, StopReason, Tail
@@ -62,6 +65,7 @@ class Folding:
     tail: the fold that picks read. newest: its successor while there is one, else the same.
     before_start: awaited before a fold is begun anew; it may fetch a checkpoint. on_batches: told all
     that is read, before it is folded, and again where a fold is begun anew. gather_s: see LogTail.
+    data: directory in which a state that disagreed is written aside, None for nowhere.
     """
 
     def __init__(
@@ -74,7 +78,9 @@ class Folding:
         before_start: Callable[[], Awaitable[object]] | None = None,
         on_batches: Callable[[Sequence[RecordBatch]], None] | None = None,
         gather_s: float = GATHER_S,
+        data: Path | None = None,
     ) -> None:
+        self.aside = Aside(data, replica) if data is not None else None
         self._reader = reader
         self._checkpoints = checkpoints
         self._replica = replica
@@ -108,6 +114,7 @@ class Folding:
                 detail=given_up.stopped_detail,
                 offset=given_up.fold.mark.offset,
                 digests=dict(given_up.fold.digests()),
+                **self._put_aside(again, given_up),
             )
             self._listener.fold_given_up(again.reason)
             self._distrust(again)
@@ -117,6 +124,14 @@ class Folding:
             self.newest = self._tail_of(start, again.condemned)
             told = max(self.tail.fold.mark.offset, given_up.fold.mark.offset)
             self._shell = self._shell_of(self.newest, told + 1)
+
+    def _put_aside(self, again: Restart, given_up: Tail) -> dict[str, str]:
+        """Where the state goes, as a field of the line that tells of its end."""
+        if again.reason != "disagreed":
+            return {}
+        if self.aside is None:
+            return {"aside": "not written: this process has no data directory"}
+        return {"aside": self.aside.begin(given_up.fold, self._reader.log_id)}
 
     def _distrust(self, again: Restart) -> None:
         """A fold that never agreed began with a wrong state: none begins with that one again."""

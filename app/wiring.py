@@ -113,6 +113,7 @@ class MainProcess:
             before_start=partial(PeerCheckpoints.of(config, access.folder).fetch, access.reader),
             on_batches=self._read if self.stands_by else None,
             gather_s=GATHER_S if role.value.picks else GATHER_IDLE_S,
+            data=data,
         )
         self.pick_log = ReplicaLog(self.replica, self.folding.tail, self.own.of_replica)
         self.service: RouterService | None = None

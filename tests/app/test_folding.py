@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from app import folding
 from app.checkpoint_store import CheckpointFolder
@@ -22,6 +23,7 @@ from projections.events.ports import OffsetGone
 from projections.fold import Fold
 from projections.notices import Notice
 from replay.engine import records_of
+from tests.app.test_aside import read
 from tests.replay.recorded_log import SETTINGS, RecordedLog
 
 ME = bytes([42]) * 16
@@ -315,6 +317,28 @@ async def test_a_checkpoint_of_another_state_is_left_for_an_older_one(
     assert process.folding.start.checkpoint is not None
     await stands_as(process, true)
     assert process.given_up == ["disagreed"]
+
+
+@pytest.mark.req("EVS-11")
+@pytest.mark.parametrize("has_data", [True, False])
+async def test_a_state_that_disagreed_is_written_aside_where_there_is_a_place(
+    world: RecordedLog, tmp_path: Path, has_data: bool
+) -> None:
+    true = write_false_checkpoint(world, tmp_path / "checkpoints")
+    process = Process(world, tmp_path / "checkpoints")
+    data = tmp_path / "data" if has_data else None
+    process.folding = Folding(world.log, process.checkpoints, ME, WATCHED, process, data=data)
+    wrong = process.folding.tail
+    with capture_logs() as lines:
+        await stands_as(process, true)
+    [line] = [line for line in lines if line["event"] == "the fold is given up"]
+    if has_data:
+        assert process.folding.aside is not None
+        await process.folding.aside.written()
+        kept = read(Path(line["aside"]))
+        assert kept.digests() == wrong.fold.digests() != true.digests()
+    else:
+        assert line["aside"] == "not written: this process has no data directory"
 
 
 @pytest.mark.req("EVS-11", "EVS-13")
