@@ -17,8 +17,9 @@ from app.tail import StopReason, Tail
 from app.wiring import Role
 from ingest.log.kafka_reader import KafkaReader
 from projections.events.control import Pinged, RecordCondemned
-from projections.events.picks import PickMade
+from projections.events.picks import PickMade, PicksDistrusted
 from projections.fold import Fold
+from replay.engine import Unverifiable
 from replay.verify import Report, verify
 from tests.app.main_site import Run, site_in, until
 from tests.live.kafka_broker import KafkaBroker
@@ -81,6 +82,7 @@ async def test_a_replica_that_disagrees_is_unready_and_begins_anew_while_the_oth
         return ((name, value ^ 1 if self is wrong.fold else value), *rest)
 
     monkeypatch.setattr(Fold, "digests", flipped)
+    assert (await one.chat("unnoticed"))[0] == 200
     await until(lambda: wrong.stopped is StopReason.DISAGREED, "it differs from the owner")
     status, document = await one.get("/ready")
     assert status == 503 and document["missing"][0] in ("fold_disagreed", "caught_up"), document
@@ -96,9 +98,15 @@ async def test_a_replica_that_disagrees_is_unready_and_begins_anew_while_the_oth
         }
     await fleet.agree()
     report = await verified(fleet)
-    assert (report.picks, report.different) == (3, 0)
-    picks = {fact.question.request_id: fact.suspect for fact in await fleet.all_facts(PickMade)}
-    assert not picks["after"] and not picks["elsewhere"]
+    picks = {fact.question.request_id: fact for fact in await fleet.all_facts(PickMade)}
+    [named] = await fleet.all_facts(PicksDistrusted)
+    since = {name for name, fact in picks.items() if named.after < fact.as_of <= named.upto}
+    suspect = {name for name, fact in picks.items() if fact.suspect or name in since}
+    assert "unnoticed" in since and not picks["unnoticed"].suspect
+    assert named.replica == picks["unnoticed"].replica != picks["elsewhere"].replica
+    assert suspect <= {"unnoticed", "meanwhile"}, "the latter where the new fold did not stand yet"
+    assert (report.picks, report.different) == (4, 0)
+    assert report.reasons == {Unverifiable.SUSPECT: len(suspect)}
 
 
 @pytest.mark.req("EVS-21", "EVS-11")
