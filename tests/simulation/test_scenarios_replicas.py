@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ingest.log.kafka_settings import TopicReplaced
 from projections.bounds import SECOND_US
 from projections.events.control import ReplicaGone, WriterContinued
 from projections.events.picks import PickMade
 from tests.simulation.scenario import MS, Quiet, quiet
-from tests.simulation.world_process import Replica
+from tests.simulation.world_owner import OwnerProcess
+from tests.simulation.world_process import Follower, Replica
 
 MINUTE_US = 60 * SECOND_US
 HOUR_US = 60 * MINUTE_US
@@ -94,3 +96,61 @@ def test_a_change_of_leader_under_a_pick_tells_it_once(lands: str) -> None:
         assert [r for r in sim.said(WriterContinued) if r.writer == replica.appender.writer]
         effects = set(picks_of(sim, replica))
         assert made.pick_id in effects and len(effects) == 11
+
+
+def assert_alike(sim: Quiet, *replicas: Replica) -> None:
+    """Their folds hold the same once they stand at the same record."""
+    folds = [replica.reading.tail.fold for replica in replicas]
+    while len({fold.mark for fold in folds}) > 1:
+        sim.wait(MS)
+    assert len({fold.digests() for fold in folds}) == 1
+
+
+@pytest.mark.req("EVS-13", "EVS-14")
+@pytest.mark.parametrize("history", range(4))
+def test_a_replica_that_retention_overtook_begins_at_the_checkpoint_behind_it(history: int) -> None:
+    with quiet(workers=3, seed=history) as sim:
+        slow, other = sim.replica, sim.start(Replica, "other")
+        sim.wait(2 * SECOND_US)
+        sim.settle_writer(slow)
+        slow.pause(22 * SECOND_US)
+        for _ in range(20):
+            assert sim.ask(other, last_us=200 * MS).made is not None
+            sim.wait(SECOND_US)
+        kept = sim.checkpoints.list()[-1]
+        assert kept.offset > slow.reading.tail.next_offset
+        sim.log.forget(kept.offset)
+        sim.wait(5 * SECOND_US)
+        assert [(name, again.reason) for name, again in sim.restarts] == [("replica", "overtaken")]
+        assert readiness(sim, slow) == readiness(sim, other) == (True, (), ())
+        made = sim.ask(slow).made
+        assert made is not None and not made.suspect
+        assert_alike(sim, slow, other)
+
+
+@pytest.mark.parametrize("history", range(4))
+def test_a_topic_that_was_recreated_ends_everybody_and_is_refused_until_the_old_one_is_back(
+    history: int,
+) -> None:
+    with quiet(workers=3, seed=history) as sim:
+        assert sim.ask(sim.replica).made is not None
+        sim.wait(3 * SECOND_US)
+        end = sim.log.end
+        sim.log.replace()
+        request = sim.ask(sim.replica)
+        sim.wait(3 * SECOND_US)
+        assert request.made is not None and not request.acknowledged
+        assert not [process.name for process in sim.processes if process.is_alive]
+        for kind in (OwnerProcess, Replica, Follower):
+            with pytest.raises(TopicReplaced):
+                sim.start(kind, "late")
+        assert sim.log.end == end, "nothing was said behind it"
+        sim.log.put_back()
+        sim.start(OwnerProcess, "owner-2")
+        sim.start(Follower, "follower-2")
+        one, other = sim.start(Replica, "replica-2"), sim.start(Replica, "replica-3")
+        sim.wait(3 * SECOND_US)
+        for replica in (one, other):
+            assert sim.ask(replica).made is not None
+            assert readiness(sim, replica) == (True, (), ())
+        assert_alike(sim, one, other)

@@ -191,7 +191,9 @@ class World:
         self.restarts.append((process.name, effect))
         self.count(f"restart {effect.reason}")
         detail = process.reading.newest.stopped_detail  # type: ignore[attr-defined]
-        assert effect.reason == "condemned" or self.may_disagree, f"{process.name} disagreed: {detail}"
+        assert effect.reason in ("condemned", "overtaken") or self.may_disagree, (
+            f"{process.name} disagreed: {detail}"
+        )
 
 
 def acknowledged(receipts: list[tuple[Any, Receipt]]) -> Iterator[tuple[Any, int]]:

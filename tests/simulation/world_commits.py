@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingest.log.appends import Send
+from projections.events.ports import LogFailed
 from tests.simulation.world import World
 from tests.simulation.world_owner import OwnerProcess
 from tests.simulation.world_process import Writer
@@ -53,7 +54,11 @@ class Commits(World):
         if not process.is_alive:
             self.torn(send)
             return
-        first = self._append(send.records)
+        try:
+            first = self._append(send.records)
+        except LogFailed:
+            process.later(answer_us, writer.broken)
+            return
         if self.rng.random() < self.chances.twice:  # a retry below us that arrived as well
             self.count("landed twice")
             self.later(self.rng.choice((0, 3_000, 900_000)), lambda: self._append_again(send))
@@ -75,11 +80,13 @@ class Commits(World):
         writer.process.later(answer_us, lambda: writer.unclear(send.number))
 
     def _append_again(self, send: Send) -> None:
-        if send.records:
+        if send.records and not self.log.is_replaced:
             self._append(send.records)
 
     def torn(self, send: Send, kind: str = "") -> None:
         """A crash in the middle of a write: a prefix survives, or it is cut with an offset jump."""
+        if self.log.is_replaced:
+            return
         survives = self.rng.randint(0, len(send.records))
         kind = kind or self.rng.choice(("clean", "prefix", "cut", "whole"))
         self.count(f"crash {kind}")

@@ -16,12 +16,13 @@ from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, See
 from ingest.log import appends
 from ingest.log.appender import Appender
 from ingest.log.appends import Importance, Receipt, Status
+from ingest.log.kafka_settings import TopicReplaced
 from ingest.log.own_search import own_records
 from ingest.log.spool import Spool
 from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
 from projections.events.kinds import KIND_NEWEST
-from projections.events.ports import RecordBatch
+from projections.events.ports import OffsetGone, RecordBatch
 from router.picker.pick_flags import PICK_FLAGS
 from tests.simulation.world_log import Eye
 
@@ -136,7 +137,11 @@ class Writer:
 
     def _found(self, effect: appends.FindOwn) -> None:
         self.eye.see(self.eye.log.end)
-        found = own_records(self.eye, self._sent_from, effect.writer, effect.sequence)
+        try:
+            found = own_records(self.eye, self._sent_from, effect.writer, effect.sequence)
+        except (OffsetGone, TopicReplaced):
+            self.broken()
+            return
         self.do(self.appender.on_found(self.process.clock(), self.process.sim.rng.randbytes(16), found))
 
     def _send(self, effect: appends.Send) -> None:
@@ -158,7 +163,7 @@ class Writer:
         self.do(self.appender.on_unclear(self.process.clock(), number))
 
     def broken(self) -> None:
-        """A failed fdatasync: the process ends."""
+        """A failed fdatasync, or a log that is not what it was: the process ends."""
         self._fail()
 
 
@@ -213,7 +218,17 @@ class Reading:
         self._is_planned = False
         rng, now = self.process.sim.rng, self.process.clock()
         tail = self.newest
-        batches = self.eye.read(tail.next_offset, rng.choice((1, 2_000, 1 << 20))) if tail.wants_more else []
+        size = rng.choice((1, 2_000, 1 << 20)) if tail.wants_more else 0
+        try:
+            batches = self.eye.read(tail.next_offset, size) if size else []
+        except OffsetGone:
+            self._begin_again(Restart("overtaken", None, tail.condemned))
+            self.plan()
+            return
+        except TopicReplaced:
+            self.process.sim.count("topic replaced")
+            self.process.die()
+            return
         self.on_batches(batches)
         self._do(tail.on_batches(batches, now))
         if tail.queued_records:
@@ -249,12 +264,17 @@ class Reading:
                 self.process.sim.stopped(self.process, effect)
                 self.on_condemn(effect.offset, effect.detail)
             elif isinstance(effect, Restart):
-                self.process.sim.restarted(self.process, effect)
-                self.on_given_up()
-                self.newest = self._begin(effect.before, effect.condemned)
+                self._begin_again(effect)
                 return
             else:
                 assert isinstance(effect, Noticed)
+
+    def _begin_again(self, again: Restart) -> None:
+        """The fold is given up, and its successor begins."""
+        self.process.sim.restarted(self.process, again)
+        self.on_given_up()
+        self.newest = self._begin(again.before, again.condemned)
+        assert not self.incomplete or again.reason != "overtaken", "a kept checkpoint bridges what is gone"
 
 
 class Follower(Process):
