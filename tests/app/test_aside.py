@@ -32,7 +32,6 @@ def read(path: Path) -> Fold:
     return fold_from_checkpoint(CheckpointFolder(path.parent).read(info))
 
 
-@pytest.mark.req("EVS-11")
 async def test_the_state_is_written_whole_under_a_name_that_no_checkpoint_has(tmp_path: Path) -> None:
     world = RecordedLog()
     fold, aside = fold_of(world), Aside(tmp_path, ME)

@@ -319,7 +319,6 @@ async def test_a_checkpoint_of_another_state_is_left_for_an_older_one(
     assert process.given_up == ["disagreed"]
 
 
-@pytest.mark.req("EVS-11")
 @pytest.mark.parametrize("has_data", [True, False])
 async def test_a_state_that_disagreed_is_written_aside_where_there_is_a_place(
     world: RecordedLog, tmp_path: Path, has_data: bool

@@ -162,7 +162,7 @@ def successor(desk: Desk) -> Tail:
     return Tail(fold, desk.replica, monotonic_us())
 
 
-@pytest.mark.req("EVS-11")
+@pytest.mark.req("EVS-06")
 def test_picks_since_the_last_agreed_state_are_named_once() -> None:
     desk = Desk()
     agreed, made = disagreeing(desk)
@@ -209,7 +209,6 @@ def test_picks_of_the_fold_before_are_not_named() -> None:
     assert desk.sent == [PicksDistrusted(desk.replica, made.as_of - 1, made.as_of)]
 
 
-@pytest.mark.req("EVS-21")
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_nothing_is_named_while_a_live_process_would_not_read_it(is_gone: bool) -> None:
     desk = Desk()

@@ -85,7 +85,7 @@ def test_what_cannot_be_asked_is_unverifiable_and_never_different() -> None:
     assert [row.first_difference for row in rows.verifications] == ["overlay"]
 
 
-@pytest.mark.req("EVS-11")
+@pytest.mark.req("EVS-06")
 @pytest.mark.parametrize("is_last", [True, False])
 def test_a_pick_that_its_replica_names_a_moment_later_is_no_difference(is_last: bool) -> None:
     rows, told, machine = Rows(), Told(), machine_of(RecordedLog())

@@ -121,7 +121,7 @@ async def differing(run: Run, world: RecordedLog) -> PickMade:
     return fact
 
 
-@pytest.mark.req("EVS-11")
+@pytest.mark.req("EVS-06")
 async def test_a_pick_that_its_replica_names_a_moment_later_is_told_as_no_difference() -> None:
     world = RecordedLog()
     run = Run(world, world.log.end_offset())

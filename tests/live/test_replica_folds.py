@@ -69,7 +69,7 @@ def folds(run: Run) -> list[Tail]:
     return [run.process.folding.tail, run.process.folding.newest]
 
 
-@pytest.mark.req("EVS-04", "EVS-11")
+@pytest.mark.req("EVS-04", "EVS-06", "EVS-11")
 async def test_a_replica_that_disagrees_is_unready_and_begins_anew_while_the_other_goes_on(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +109,7 @@ async def test_a_replica_that_disagrees_is_unready_and_begins_anew_while_the_oth
     assert report.reasons == {Unverifiable.SUSPECT: len(suspect)}
 
 
-@pytest.mark.req("EVS-21", "EVS-11")
+@pytest.mark.req("EVS-06", "EVS-11")
 async def test_a_record_that_no_fold_can_take_is_condemned_by_the_owner_and_passed_over_by_all(
     fleet: Fleet, bad: list[int]
 ) -> None:

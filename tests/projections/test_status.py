@@ -192,7 +192,6 @@ def test_records_are_counted_from_tick_to_tick() -> None:
     assert status.tick_check_sum == (checks[0] + checks[1] + checks[2] + checks[3]) % (1 << 64)
 
 
-@pytest.mark.req("EVS-21")
 def test_who_may_read_a_kind_without_knowing_it_is_told_by_what_live_processes_said() -> None:
     script = Script()
     old, new, unknown = b"o" * 16, b"n" * 16, b"u" * 16

@@ -256,7 +256,7 @@ def test_the_release_that_made_a_pick_is_told() -> None:
     assert asked.version == "0"
 
 
-@pytest.mark.req("EVS-11")
+@pytest.mark.req("EVS-06")
 def test_picks_that_were_named_later_are_suspect_however_they_are_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -281,7 +281,7 @@ def picks_of_a_replica_that_goes_wrong(sim: Quiet) -> list[Request]:
     return requests
 
 
-@pytest.mark.req("EVS-11")
+@pytest.mark.req("EVS-06")
 def test_a_replica_that_disagrees_starts_anew_and_its_picks_since_the_last_agreed_state_are_suspect() -> None:
     with quiet() as sim:
         requests = picks_of_a_replica_that_goes_wrong(sim)
