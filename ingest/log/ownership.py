@@ -168,10 +168,11 @@ class Ownership:
     def on_batches(self, batches: Sequence[RecordBatch]) -> None:
         """What the process has read of the log, in order; what was handed over before is passed over."""
         now = self._now_us()
-        if self._is_renewing:
-            self._note_claims(batches)
-            return
-        for batch in batches:
+        for number, batch in enumerate(batches):
+            self._miss(batch.first_offset)
+            if self._is_renewing:
+                self._note_claims(batches[number:])
+                return
             spoke: tuple[int, bytes] | None = None  # the owner's newest word of this batch
             for offset, data in enumerate(batch.records, batch.first_offset):
                 if offset < self._read_at:
@@ -188,6 +189,18 @@ class Ownership:
                         self._owner_spoke((offset, data), now)
             self._owner_spoke(spoke, now)
             self._read_at = max(self._read_at, batch.first_offset + len(batch.records))
+
+    def _miss(self, offset: int) -> None:
+        """Retention removed what stood before `offset` and was not read: who claimed there is not known.
+
+        An owner must not take its own ping behind it for a sign that nobody did.
+        """
+        if offset <= self._read_at:
+            return
+        self._read_at = offset
+        if not self._is_renewing and self._claim.state is not ClaimState.STANDBY:
+            log.warning("the log was removed before it was read: looking who owns it", offset=offset)
+            self.begin("restart")
 
     def _note_claims(self, batches: Sequence[RecordBatch]) -> None:
         """While the log is looked through for its owner, only claims matter of what is handed over."""

@@ -20,7 +20,9 @@ C, D = b"writer-number-cc", b"writer-number-dd"
 class Shell:
     """Carries out what the machines want, at once and in one thread."""
 
-    def __init__(self, log: MemoryLog, writer: bytes, *, reads_apart: bool = False) -> None:
+    def __init__(
+        self, log: MemoryLog, writer: bytes, *, reads_apart: bool = False, stands_by: bool = False
+    ) -> None:
         self.log = log
         self.looked_for = asyncio.Event()
         self.looks: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -37,6 +39,7 @@ class Shell:
             fail=self.failed.append,
             on_still=self.stills.append,
             apart=self.read_apart if reads_apart else None,
+            stands_by=stands_by,
         )
 
     def read_apart(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -218,3 +221,53 @@ def test_a_log_that_can_never_be_read_ends_one_that_claims_again(problem: Except
     _, done = shell.looks.pop(0)
     done(problem)
     assert len(shell.failed) == 1
+
+
+def resumed_owner(log: MemoryLog, *, reads_apart: bool) -> Shell:
+    """It stood still, has asked by a ping whether it still owns the log, and has a fact to say."""
+    shell = Shell(log, A, reads_apart=reads_apart)
+    shell.ownership.begin("restart")
+    shell.tick()
+    log.commit([encode_record(6_000_000, A, 1, 50 + n, CheckpointDue("time")) for n in range(3)])
+    return shell
+
+
+@pytest.mark.req("EVS-16")
+@pytest.mark.parametrize("reads_apart", [True, False])
+def test_an_owner_that_retention_overtook_ends_where_somebody_claimed_in_what_it_missed(
+    reads_apart: bool,
+) -> None:
+    log = MemoryLog()
+    shell = resumed_owner(log, reads_apart=reads_apart)
+    log.commit([claim_of(B, 2), encode_record(9_000_001, B, 2, 2, CheckpointDue("time"))])
+    shell.now_us += 4_000_000
+    end = log.end_offset()
+    shell.ownership.on_batches([RecordBatch(end - 1, log.read(end - 1, 1 << 20)[-1].records[-1:])])
+    if reads_apart:
+        assert not shell.failed and shell.appender.state is State.HELD
+        shell.look()
+    assert "took the log over with epoch 2" in str(shell.failed[0])
+    assert log.end_offset() == end
+
+
+@pytest.mark.req("EVS-16")
+def test_an_owner_that_retention_overtook_claims_anew_where_nobody_else_did() -> None:
+    log = MemoryLog()
+    shell = resumed_owner(log, reads_apart=True)
+    end = log.end_offset()
+    shell.ownership.on_batches([RecordBatch(end - 1, log.read(end - 1, 1 << 20)[-1].records[-1:])])
+    assert not shell.ownership.is_owned.is_set()
+    shell.look()
+    shell.tick()
+    assert shell.ownership.is_owned.is_set() and shell.appender.epoch == 2
+    assert not shell.failed
+
+
+def test_a_standby_that_begins_behind_the_logs_beginning_goes_on_standing_by() -> None:
+    log = MemoryLog()
+    log.commit([claim_of(B, 1), encode_record(9_000_001, B, 1, 2, CheckpointDue("time"))])
+    shell = Shell(log, A, stands_by=True)
+    shell.ownership.begin("restart")
+    shell.ownership.on_batches([RecordBatch(1, log.read(1, 1 << 20)[-1].records[-1:])])
+    shell.tick()
+    assert log.end_offset() == 2 and not (shell.failed or shell.looks)
