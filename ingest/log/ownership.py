@@ -34,7 +34,7 @@ from ingest.log.last_owner import last_owner
 from ingest.log.log_clock import OwnerClock, OwnerSeen
 from projections.events.codec import RecordRefused, decode_record, owner_stamp, peek_kind
 from projections.events.kinds import Kind
-from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, RecordBatch
+from projections.events.ports import LogCorrupt, LogError, LogFailed, LogStore, OffsetGone, RecordBatch
 
 READ_BYTES = 1 << 20
 READ_AGAIN_S = 0.5
@@ -193,12 +193,15 @@ class Ownership:
     def _miss(self, offset: int) -> None:
         """Retention removed what stood before `offset` and was not read: who claimed there is not known.
 
-        An owner must not take its own ping behind it for a sign that nobody did.
+        An owner must not take its own ping behind it for a sign that nobody did. Where offsets jump,
+        nothing was there.
         """
         if offset <= self._read_at:
             return
-        self._read_at = offset
-        if not self._is_renewing and self._claim.state is not ClaimState.STANDBY:
+        before, self._read_at = self._read_at, offset
+        if self._is_renewing or self._claim.state is ClaimState.STANDBY:
+            return
+        if self._store.first_offset() > before:
             log.warning("the log was removed before it was read: looking who owns it", offset=offset)
             self.begin("restart")
 
@@ -321,6 +324,9 @@ class Ownership:
             except (LogCorrupt, LogFailed) as problem:
                 self._fail(problem)
                 return
+            except OffsetGone as gone:
+                self._miss(gone.first_offset)
+                return  # claimed anew: the receipt was of the claim before
             except LogError as problem:
                 log.warning("the log cannot be read for the own claim", error=str(problem))
                 asyncio.get_running_loop().call_later(READ_AGAIN_S, self._read_back, receipt)

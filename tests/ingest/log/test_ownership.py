@@ -11,7 +11,14 @@ from ingest.log.appender import Appender, Effect, Importance, Reclaim, Send, Sta
 from ingest.log.ownership import Ownership
 from projections.events.codec import encode_record
 from projections.events.control import CheckpointDue, LaneOpened
-from projections.events.ports import CommitFailed, LogCorrupt, LogError, MemoryLog, RecordBatch
+from projections.events.ports import (
+    CommitFailed,
+    LogCorrupt,
+    LogError,
+    MemoryLog,
+    OffsetGone,
+    RecordBatch,
+)
 
 A, B = b"writer-number-aa", b"writer-number-bb"
 C, D = b"writer-number-cc", b"writer-number-dd"
@@ -223,7 +230,17 @@ def test_a_log_that_can_never_be_read_ends_one_that_claims_again(problem: Except
     assert len(shell.failed) == 1
 
 
-def resumed_owner(log: MemoryLog, *, reads_apart: bool) -> Shell:
+class Retained(MemoryLog):
+    """A log whose beginning goes."""
+
+    begin = 0
+
+    def first_offset(self) -> int:
+        """See LogReader."""
+        return self.begin
+
+
+def resumed_owner(log: Retained, *, reads_apart: bool) -> Shell:
     """It stood still, has asked by a ping whether it still owns the log, and has a fact to say."""
     shell = Shell(log, A, reads_apart=reads_apart)
     shell.ownership.begin("restart")
@@ -237,11 +254,11 @@ def resumed_owner(log: MemoryLog, *, reads_apart: bool) -> Shell:
 def test_an_owner_that_retention_overtook_ends_where_somebody_claimed_in_what_it_missed(
     reads_apart: bool,
 ) -> None:
-    log = MemoryLog()
+    log = Retained()
     shell = resumed_owner(log, reads_apart=reads_apart)
     log.commit([claim_of(B, 2), encode_record(9_000_001, B, 2, 2, CheckpointDue("time"))])
     shell.now_us += 4_000_000
-    end = log.end_offset()
+    log.begin = (end := log.end_offset()) - 1
     shell.ownership.on_batches([RecordBatch(end - 1, log.read(end - 1, 1 << 20)[-1].records[-1:])])
     if reads_apart:
         assert not shell.failed and shell.appender.state is State.HELD
@@ -252,10 +269,20 @@ def test_an_owner_that_retention_overtook_ends_where_somebody_claimed_in_what_it
 
 @pytest.mark.req("EVS-16")
 def test_an_owner_that_retention_overtook_claims_anew_where_nobody_else_did() -> None:
-    log = MemoryLog()
+    log = Retained()
     shell = resumed_owner(log, reads_apart=True)
     end = log.end_offset()
-    shell.ownership.on_batches([RecordBatch(end - 1, log.read(end - 1, 1 << 20)[-1].records[-1:])])
+    last = RecordBatch(end - 1, log.read(end - 1, 1 << 20)[-1].records[-1:])
+    shell.ownership.on_batches([last])
+    assert shell.ownership.is_owned.is_set(), "offsets jumped"
+    log.begin = end - 1
+    shell.ownership.on_batches([last])
+    assert shell.ownership.is_owned.is_set(), "it was read before"
+    shell.ownership.on_batches([RecordBatch(end + 7, last.records)])
+    assert shell.ownership.is_owned.is_set(), "they jumped once more"
+    log.commit([encode_record(7_000_000, A, 1, 60 + n, CheckpointDue("time")) for n in range(40)])
+    log.begin = log.end_offset() - 1
+    shell.ownership.on_batches([RecordBatch(log.begin, last.records)])
     assert not shell.ownership.is_owned.is_set()
     shell.look()
     shell.tick()
@@ -271,3 +298,24 @@ def test_a_standby_that_begins_behind_the_logs_beginning_goes_on_standing_by() -
     shell.ownership.on_batches([RecordBatch(1, log.read(1, 1 << 20)[-1].records[-1:])])
     shell.tick()
     assert log.end_offset() == 2 and not (shell.failed or shell.looks)
+
+
+@pytest.mark.req("EVS-16")
+def test_an_owner_whose_log_was_removed_up_to_its_ping_claims_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Retained()
+    shell = resumed_owner(log, reads_apart=False)
+    read = log.read
+
+    def read_what_is_left(start: int, bytes_max: int) -> list[RecordBatch]:
+        if start < log.begin:
+            raise OffsetGone(start, log.begin)
+        return read(start, bytes_max)
+
+    monkeypatch.setattr(log, "read", read_what_is_left)
+    log.begin = log.end_offset() - 1
+    shell.now_us += 4_000_000
+    shell.ownership.on_tick()
+    shell.tick()
+    shell.tick()
+    assert shell.ownership.is_owned.is_set() and shell.appender.epoch == 2
+    assert not shell.failed
