@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +67,11 @@ class Simulator(Chaos):
         """What goes wrong, and when."""
         for _ in range(self.chances.faults):
             self.later(self.rng.randint(0, self.chances.seconds * SECOND_US), self.fault)
+        rng = Random(f"retention of {self.seed}")  # its own, so that it moves no other chance
+        for _ in range(rng.choice((0, 1, 4))):
+            self.later(
+                rng.randint(0, self.chances.seconds * SECOND_US), partial(self.expire, rng.choice((1, 2, 3)))
+            )
 
     def heal(self) -> None:
         """Everything works again; one owner, all replicas that were alive."""

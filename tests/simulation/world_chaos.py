@@ -108,6 +108,13 @@ class Chaos(Workers):
         self.later(self.rng.choice((500_000, 6_000_000)), lambda: setattr(self.log, "is_full", False))
         self.count("disk full")
 
+    def expire(self, newest: int) -> None:
+        """Retention goes on to one of the newest checkpoints. newest: which, from 1."""
+        kept = self.checkpoints.list()[-newest:]
+        if kept:
+            self.log.forget(kept[0].offset)
+            self.count("retention")
+
     def _fault_publisher(self) -> None:
         rng = self.rng
         worker = rng.choice(list(self.workers.values()))
