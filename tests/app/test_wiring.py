@@ -6,11 +6,15 @@ import asyncio
 import errno
 import json
 import os
+import random
 import threading
+from array import array
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import zmq
+import zmq.asyncio
 from structlog.testing import capture_logs
 
 from app.log_tail import monotonic_us
@@ -19,9 +23,13 @@ from ingest.log.segment_files import Disk
 from ingest.log.segment_log import SegmentLog
 from projections.events.control import ConfigAdopted, LaneOpened, RecordCondemned, ReplicaStarted
 from projections.events.discovery import KeyPut
-from projections.events.picks import DispatchEnded, EndStatus, PickMade
+from projections.events.picks import DispatchEnded, EndStatus, KvResult, PickMade
+from projections.events.signals import KvBatchReceived
 from projections.fold import Fold
+from projections.kv.block_hash import block_hashes, seed_of
+from router.question import PromptFacts
 from tests.app.main_site import MODEL, Site, site_in, until
+from tests.ingest.wire.engine_batches import batch, encodings, engine_message, stored_items
 
 
 @pytest.fixture
@@ -329,3 +337,45 @@ async def test_an_address_that_is_taken_is_told_with_its_setting(site: Site, tmp
         with pytest.raises(OSError, match="change server") as refused:
             await other.process().run()
         assert refused.value.filename == other.config["server"]["bind_address"]
+
+
+@pytest.mark.req("KVX-05")
+async def test_an_engines_own_events_reach_a_pick_and_its_token_ids_reach_nothing(site: Site) -> None:
+    worker = site.workers("prefill")[1]
+    size = 16
+    ids = [random.Random(7).randrange(300, 60_000) for _ in range(8 * size)]
+    with zmq.asyncio.Context() as context, context.socket(zmq.XPUB) as engine:
+        port = engine.bind_to_random_port("tcp://127.0.0.1")
+        source = {"endpoint": f"tcp://127.0.0.1:{port}", "instance_id": str(worker), "block_size": size}
+        site.config["dynamo"]["kv"] = {"enabled": True, "engine_sources": [source]}
+        site.config["log"]["raw"] = {"enabled": True}
+        site.write(site.config)
+        async with site.running() as run:
+            await asyncio.wait_for(engine.recv(), 30)  # the subscription
+            stored = batch(stored_items([*range(1, 9)], ids, size=size))
+            await engine.send_multipart(engine_message(0, stored))
+            process = run.process
+            assert process.service is not None and process.folding.tail.fold.settings_now is not None
+            folded = process.folding.tail.fold.state
+            await until(lambda: sum(one.ownerships for one in folded.kv.indexes) == 8, "blocks are held")
+            hashes = block_hashes(array("I", ids).tobytes(), size, seed_of(None, None))
+            pick = process.service.pick(
+                held=process.folding.tail.fold.settings_now,
+                request_id="asked",
+                model=MODEL,
+                eligible=("dynamo",),
+                absent=(),
+                estimated_tokens=len(ids),
+                prompt=PromptFacts(KvResult.READY, len(ids), ((size, hashes),)),
+            )
+            assert (pick.outcome.kv_result, pick.outcome.overlap_blocks) == (KvResult.OVERLAP, 8)
+            assert pick.outcome.prefill.chosen is not None
+            assert pick.outcome.prefill.chosen.instance_id == worker
+            assert await run.end() == 0
+    (told,) = site.facts(KvBatchReceived)
+    kept = b"".join(
+        file.read_bytes() for file in site.data.rglob("*") if file.is_file() and file.name != "reserve"
+    )
+    assert told.hashes in kept, "what is looked through is what was written"
+    for at in range(len(ids) - 3):
+        assert not any(one in kept for one in encodings(ids[at : at + 4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgpack
@@ -41,3 +42,12 @@ def batch(*events: Any, rank: int | None = None, seconds: float = 1_732_890_000.
 
 def engine_message(sequence: int, packed: bytes, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
     return topic, sequence.to_bytes(8, "big"), packed
+
+
+def encodings(ids: list[int]) -> list[bytes]:
+    """A run of token ids in every encoding that a record could carry it in."""
+    found = [struct.pack(f"{order}{len(ids)}{form}", *ids) for order in "<>" for form in "HIQ"]
+    found += [msgpack.packb(one)[3 if len(ids) > 15 else 1 :] for one in (ids, list(map(float, ids)))]
+    found += [separator.join(map(str, ids)).encode() for separator in (",", ", ", " ", "\n")]
+    found += [",".join(f"{one:x}" for one in ids).encode()]
+    return found

@@ -34,6 +34,7 @@ from tests.ingest.wire.engine_batches import (
     BLOCK,
     SOURCE,
     batch,
+    encodings,
     engine_message,
     stored_items,
     stored_map,
@@ -380,15 +381,6 @@ def test_other_frames_are_refused() -> None:
 
 
 # Token ids go no further
-
-
-def encodings(ids: list[int]) -> list[bytes]:
-    """A run of token ids in every encoding that a record could carry it in."""
-    found = [struct.pack(f"{order}{len(ids)}{form}", *ids) for order in "<>" for form in "HIQ"]
-    found += [msgpack.packb(one)[3 if len(ids) > 15 else 1 :] for one in (ids, list(map(float, ids)))]
-    found += [separator.join(map(str, ids)).encode() for separator in (",", ", ", " ", "\n")]
-    found += [",".join(f"{one:x}" for one in ids).encode()]
-    return found
 
 
 @pytest.mark.req("KVX-05")
