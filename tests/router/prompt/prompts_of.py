@@ -80,6 +80,14 @@ async def read(blocks: PromptBlocks, request: PromptRequest) -> PromptResult:
             await asyncio.sleep(0.02)
 
 
+async def ready(blocks: PromptBlocks) -> None:
+    """A usual prompt is read: at once, or at one of the next tries where a busy machine starts processes."""
+    async with asyncio.timeout(20):
+        while (found := await read(blocks, asked())).result is not KvResult.READY:
+            assert found.result is KvResult.RENDER_UNAVAILABLE, found
+            await asyncio.sleep(0.02)
+
+
 def is_running(pid: int) -> bool:
     """Whether a process is there and is no zombie."""
     try:

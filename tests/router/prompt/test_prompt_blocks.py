@@ -24,6 +24,7 @@ from tests.router.prompt.prompts_of import (
     longest_pause,
     prompt_blocks,
     read,
+    ready,
     recorded_frontend,
     recorded_requests,
     until,
@@ -151,10 +152,11 @@ async def test_whatever_fails_has_a_result_and_the_next_prompt_is_read(
     body: dict[str, Any], files: ModelFiles, result: KvResult
 ) -> None:
     async with prompt_blocks() as blocks:
+        await ready(blocks)
         failed = await read(blocks, asked(body, files=files))
         assert failed.result is result and failed.detail
         assert failed.hashes == () and failed.token_ids == b""
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
 
 
 ROUTER = """
@@ -188,7 +190,7 @@ async def test_the_process_of_the_event_loop_never_imports_what_renders_or_encod
 async def test_bombs_are_gone_in_time_and_block_nobody(engine: str) -> None:
     loop = asyncio.get_running_loop()
     async with prompt_blocks(engine) as blocks:
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
         for name, bomb in BOMBS.items():
             async with longest_pause() as pause:
                 began = loop.time()
@@ -197,7 +199,7 @@ async def test_bombs_are_gone_in_time_and_block_nobody(engine: str) -> None:
             assert took < GONE_S, name
             assert pause[0] < LAG_S_MAX, name
             assert result.result in (KvResult.RENDER_UNAVAILABLE, KvResult.PROMPT_TOO_LARGE), name
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
 
 
 @pytest.mark.req("RND-04", "RND-08")
@@ -212,7 +214,7 @@ async def test_a_text_that_is_slow_to_encode_ends_its_process_and_nothing_else()
     files = files_of("{{ messages[0].content }}", orjson.dumps(data))
     loop = asyncio.get_running_loop()
     async with prompt_blocks() as blocks:
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
         await read(blocks, asked(files=files))
         async with longest_pause() as pause:
             began = loop.time()
@@ -227,7 +229,7 @@ async def test_a_text_that_is_slow_to_encode_ends_its_process_and_nothing_else()
 async def test_prompts_beyond_the_permits_wait_a_moment_and_go_without() -> None:
     slow = files_of("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}")
     async with prompt_blocks("jinja2", cores=1) as blocks:
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
         loop = asyncio.get_running_loop()
         busy = [asyncio.create_task(read(blocks, asked(files=slow))) for _ in range(4)]
         await asyncio.sleep(0.05)
@@ -238,7 +240,7 @@ async def test_prompts_beyond_the_permits_wait_a_moment_and_go_without() -> None
         results = await asyncio.gather(*busy)
         assert {result.result for result in results} == {KvResult.RENDER_UNAVAILABLE}
         assert loop.time() - began < GONE_S
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
 
 
 def text_of(text: str) -> PromptRequest:
@@ -317,7 +319,7 @@ async def test_a_caller_that_goes_away_costs_no_process() -> None:
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        assert (await read(blocks, asked())).result is KvResult.READY
+        await ready(blocks)
         assert blocks.renderers.pids[0] == pids[0] and blocks.renderers.deaths == 0
 
 
