@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,7 @@ from ingest.log.staged_log import open_staged
 from projections.events.ports import LogError, RecordBatch
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
+from tests.live.router_process import until
 from tests.log_suite import read_all, record
 
 pytestmark = pytest.mark.live("kafka")
@@ -254,7 +257,7 @@ def test_a_copy_outlives_a_killed_broker(
     argv = [sys.executable, "-m", "app", "log", "copy", str(source), there]
     copying = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        time.sleep(1.2)
+        until(partial(has_some, topics, place), "the copy is under way")
         kafka.kill()
         kafka.start()
         _, told = copying.communicate(timeout=100)
@@ -264,6 +267,13 @@ def test_a_copy_outlives_a_killed_broker(
     assert copying.returncode == EXIT_DONE, told
     again = answer(capsys, "log", "copy", source, there)
     assert (again["copied"], again["records"], again["equal"]) == (0, 30_000, True)
+
+
+def has_some(topics: Topics, place: KafkaPlace) -> bool:
+    """Whether anything of a copy that has its topic can be read."""
+    with suppress(LogError):
+        return topics.reader(place).end_offset() > 0
+    return False
 
 
 def killed_after(pause_s: float, *words: object) -> None:
