@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import pytest
 
@@ -21,6 +22,15 @@ class Breaking(MemoryLog):
     """Bytes at an offset that do not check."""
 
     bad = 1 << 60
+
+    @classmethod
+    def in_place_of(cls, world: RecordedLog) -> Self:
+        """The same log, which can break."""
+        broken = cls(world.log.log_id)
+        for batch in world.log.read(0, 1 << 30):
+            broken.commit(batch.records)
+        world.log = broken
+        return broken
 
     def read(self, start: int, bytes_max: int) -> list[RecordBatch]:
         if start >= self.bad:
@@ -129,10 +139,7 @@ async def test_retention_that_overtakes_it_ends_it() -> None:
 
 async def test_bytes_that_do_not_check_end_it_behind_the_picks_before_them() -> None:
     world = busy_log(4)
-    log = Breaking(world.log.log_id)
-    for batch in world.log.read(0, 1 << 30):
-        log.commit(batch.records)
-    world.log = log
+    log = Breaking.in_place_of(world)
     taken = Taken(world, 0)
     log.bad = log.end_offset() - 1
     await taken.walk.run(taken.following)

@@ -135,10 +135,7 @@ async def test_a_pick_that_its_replica_names_a_moment_later_is_told_as_no_differ
 
 async def test_what_was_found_before_bytes_that_do_not_check_is_reported_with_them() -> None:
     world = busy_log(4)
-    log = Breaking(world.log.log_id)
-    for batch in world.log.read(0, 1 << 30):
-        log.commit(batch.records)
-    world.log = log
+    log = Breaking.in_place_of(world)
     run = Run(world, 0)
     log.bad = log.end_offset() - 1
     await run.verifying.walk.run(run.following)
