@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -485,6 +486,16 @@ def test_burst_of_one_prefix_lands_together_before_any_event_says_so(ledger: boo
     found = burst(begun(PREDICTING), 20, 2_500)
     assert found == [found[0]] * 20
     assert set(burst(begun(SPEC), 20, 2_500)) == {1, 2, 3}
+
+
+@pytest.mark.req("DYN-04")
+def test_burst_moves_on_where_its_own_parts_outweigh_the_shared_prefix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "BURST_BLOCKS", 10)
+    found = burst(idle(PrefixLog(kv=PREDICTING)), 20, 2_500)
+    # 1.5 blocks of cost a prompt, half of one to compute and one in use, against 21.5 on an idle rank
+    assert found == [found[0]] * 14 + [found[14]] * 6 and found[14] != found[0]
 
 
 @pytest.mark.req("DYN-04")
