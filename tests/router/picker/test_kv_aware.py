@@ -489,7 +489,7 @@ def test_burst_of_one_prefix_lands_together_before_any_event_says_so(ledger: boo
 
 
 @pytest.mark.req("DYN-04")
-def test_burst_moves_on_where_its_own_parts_outweigh_the_shared_prefix(
+def test_burst_moves_on_where_its_own_parts_outweigh_the_prefix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "BURST_BLOCKS", 10)
