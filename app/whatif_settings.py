@@ -7,6 +7,7 @@ swept (see `PickSettings`), and whatever else a file says changes no pick.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +53,10 @@ def alternatives_of(path: Path | None, sweep: list[str]) -> list[Alternative]:
     axes = [_axis(text, term) for text in sweep]
     if len({axis[0].name for axis in axes}) < len(axes):
         fail(EXIT_USAGE, f"--sweep {axes[0][0].name}: the setting is swept twice", "write its values once")
-    found = [
+    count = math.prod(map(len, axes))
+    if count > ALTERNATIVES_MAX:
+        fail(EXIT_USAGE, f"the sweep has {count} combinations", f"at most {ALTERNATIVES_MAX} are asked")
+    return [
         Alternative(
             ", ".join(f"{one.name}={one.text}" for one in combination),
             settings,
@@ -61,9 +65,6 @@ def alternatives_of(path: Path | None, sweep: list[str]) -> list[Alternative]:
         )
         for combination in itertools.product(*axes)
     ]
-    if len(found) > ALTERNATIVES_MAX:
-        fail(EXIT_USAGE, f"the sweep has {len(found)} combinations", f"at most {ALTERNATIVES_MAX} are asked")
-    return found
 
 
 def _config_of(path: Path) -> Config:

@@ -81,3 +81,13 @@ def test_every_key_is_known_by_its_whole_name_and_no_short_name_is_that_of_two()
         names.add(one.labels[0][0])
         assert alternatives_of(None, [f"{one.labels[0][0]}={value}"]) == [one]
     assert len(names) == len(SWEPT)
+
+
+def test_combinations_are_counted_before_one_is_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.whatif_settings.Alternative", None)
+    weights = ",".join(map(str, range(300)))
+    with pytest.raises(typer.Exit):
+        alternatives_of(None, [f"overlap_score_credit={weights}", f"prefill_load_scale={weights}"])
+    assert "90000 combinations" in capsys.readouterr().err
