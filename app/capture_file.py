@@ -30,7 +30,7 @@ import orjson
 import xxhash
 from blake3 import blake3
 
-from app.whole_file import told_as, unfinished_name
+from app.whole_file import target_of, told_as, unfinished_name
 from ingest.log.segment_files import sync_folder
 from ingest.log.segment_store import Packing
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, MIB
@@ -97,7 +97,7 @@ class CaptureFile:
 
     def __init__(self, path: Path, log_id: bytes, sign: Callable[[bytes], bytes] | None = None) -> None:
         """sign: makes a signature of a digest, see `app.capture_signature`; None for none."""
-        self._path = path
+        self._path = target_of(path)
         self._temporary = unfinished_name(path)
         self._log_id = log_id
         self._sign = sign

@@ -1,7 +1,8 @@
 """Files that people asked for: there when all of it was written, and not at all otherwise.
 
 Written under a temporary name beside the real one and renamed. What goes wrong is told under the
-name that was asked for, not under the temporary one.
+name that was asked for, not under the temporary one. Of a link the file is replaced that it leads to;
+a device or a pipe cannot be replaced and is refused: renaming would put a file in its place.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+NAME_BYTES_KEPT = 200  # of a name, in its temporary one: file systems take 255
+
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
@@ -20,16 +23,25 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         with told_as(path):
             yield unfinished
-            unfinished.replace(path)
+            unfinished.replace(target_of(path))
     finally:
         unfinished.unlink(missing_ok=True)
 
 
 def unfinished_name(path: Path) -> Path:
-    """A temporary name beside `path`. Raises IsADirectoryError where a folder stands in its place."""
+    """A temporary name beside `path`. Raises OSError where a folder, device or pipe stands in its place."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no ordinary file: name one that may be replaced", str(path))
+    target = target_of(path)
+    kept = os.fsdecode(os.fsencode(target.name)[:NAME_BYTES_KEPT])
+    return target.with_name(f".{kept}.{os.getpid()}.tmp")
+
+
+def target_of(path: Path) -> Path:
+    """The file that is written: where a link leads to, which need not be there."""
+    return Path(os.path.realpath(path))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -118,6 +119,10 @@ def test_no_partial_file_is_left_where_it_cannot_be_written(data: Path, tmp_path
     result = run("--sweep", "picker=round_robin", "--log", data, "--csv", tmp_path / "no" / "picks.csv")
     assert result.exit_code == EXIT_UNREACHABLE and result.stderr.count("\n") == 1
     assert f"picklog: {tmp_path / 'no' / 'picks.csv'}: No such file" in result.stderr
+    os.mkfifo(tmp_path / "pipe")
+    result = run("--sweep", "picker=round_robin", "--log", data, "--html", tmp_path / "pipe")
+    assert result.exit_code == EXIT_UNREACHABLE and "pipe: it is no ordinary file" in result.stderr
+    assert (tmp_path / "pipe").is_fifo()
     (tmp_path / "taken.html").mkdir()
     result = run("--sweep", "picker=round_robin", "--log", data, "--html", tmp_path / "taken.html")
     assert result.exit_code == EXIT_UNREACHABLE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,33 @@ def test_faults_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
     assert folder.value.filename == str(tmp_path)
     with pytest.raises(IsADirectoryError):
         unfinished_name(tmp_path)
+
+
+def test_what_is_no_ordinary_file_is_refused_and_stays(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="no ordinary file") as refused, whole_file(path) as unfinished:
+            unfinished.write_text("x")
+        assert refused.value.filename == str(path)
+    assert stat.S_ISFIFO(pipe.lstat().st_mode) and link.is_symlink()
+
+
+def test_of_a_link_the_file_is_replaced_that_it_leads_to(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(folder / "a.txt")
+    for text in ("made", "replaced"):
+        with whole_file(link) as unfinished:
+            unfinished.write_text(text)
+        assert link.is_symlink() and (folder / "a.txt").read_text() == text
+    assert [path.name for path in folder.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "\u00fc" * 127])
+def test_a_name_may_be_as_long_as_file_systems_take_it(tmp_path: Path, name: str) -> None:
+    with whole_file(tmp_path / name) as unfinished:
+        unfinished.write_text("x")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
