@@ -7,6 +7,7 @@ A follower is ready once it has folded what the log held when it began, until it
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import isnan
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from app.config_model import Config
 from app.config_rules import beyond_loopback
 from app.exposition import CONTENT_TYPE, tell_build
 from app.follower_figures import FollowerMetrics
+from app.follower_standing import FIGURES, UNKNOWN
 from app.tail import StopReason, Tail
 from projections.bounds import SECOND_US
 from projections.events.ports import CheckpointInfo, LogReader
@@ -27,8 +29,6 @@ from router.ingress.answers import error_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ErrorCode, RequestRefused
 from router.ingress.http_server import build_application
-
-UNKNOWN = float("nan")  # as Prometheus says that there is no figure: compared with anything it is false
 
 
 class Followed(Protocol):
@@ -58,6 +58,13 @@ class FollowerState:
         self._newest = newest
         self._aim = reader.end_offset()
         self._caught_up = False
+        self._figures: dict[str, Callable[[], float]] = {
+            "picklog_audit_lag_records": self.audit_lag_records,
+            "picklog_audit_offset": self.audit_offset,
+            "picklog_audit_lag_seconds": self.audit_lag_s,
+            "picklog_follower_restarts": self.restarts,
+        }
+        assert self._figures.keys() == FIGURES.keys()
 
     def ready(self) -> dict[str, Any]:
         """The document of `/ready`."""
@@ -112,6 +119,14 @@ class FollowerState:
         """Folds that were begun anew."""
         return self._follower.restarts
 
+    def figure(self, name: str) -> float:
+        """One of follower_standing.FIGURES."""
+        return self._figures[name]()
+
+    def figures(self) -> dict[str, float]:
+        """See Standing."""
+        return {name: read() for name, read in self._figures.items()}
+
     def _behind(self, offset: float) -> float:
         """Committed records beyond an offset."""
         return UNKNOWN if isnan(offset) else max(0.0, self._reader.end_offset() - 1 - offset)
@@ -130,20 +145,11 @@ class FollowerRegistry:
             "picklog_log_first_offset": ("Oldest record kept.", lambda: state.log_offsets()[0]),
             "picklog_log_end_offset": ("One past the newest record.", lambda: state.log_offsets()[1]),
             "picklog_log_lag_records": ("Records committed and not folded.", state.lag_records),
-            "picklog_audit_lag_records": (
-                "Records committed whose rows are not written yet; NaN where no audit is written.",
-                state.audit_lag_records,
-            ),
-            "picklog_audit_offset": ("Newest record whose rows are written.", state.audit_offset),
-            "picklog_audit_lag_seconds": (
-                "Log time between the newest record folded and the newest one whose rows are written.",
-                state.audit_lag_s,
-            ),
             "picklog_checkpoint_age_seconds": (
                 "Log time since the newest checkpoint; NaN before the first.",
                 state.checkpoint_age_s,
             ),
-            "picklog_follower_restarts": ("Folds of the follower that were begun anew.", state.restarts),
+            **{name: (text, partial(state.figure, name)) for name, text in FIGURES.items()},
         }
         for name, (text, read) in figures.items():
             Gauge(name, text, registry=self.registry).set_function(read)

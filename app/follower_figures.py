@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter as Counts
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -21,7 +21,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 log = structlog.get_logger("picklog.follower")
 
 EVERY_S = 1.0
-LINE_BYTES_MAX = 4096
 
 
 class Verdict(StrEnum):
@@ -54,10 +53,15 @@ class FollowerFigures:
         """See shadow.Figures."""
         self._added[f"shadow_{result.value}"] += 1
 
-    def line(self, is_shadowed: bool, lag_records: int) -> bytes:
-        """What was added since the line before, and how things stand."""
+    def line(self, is_shadowed: bool, lag_records: int, standing: Mapping[str, object]) -> bytes:
+        """What was added since the line before, and how things stand. standing: see follower_standing."""
         added, self._added = self._added, Counts()
-        document = {"added": dict(added), "is_shadowed": is_shadowed, "lag_records": max(0, lag_records)}
+        document = {
+            "added": dict(added),
+            "is_shadowed": is_shadowed,
+            "lag_records": max(0, lag_records),
+            "standing": standing,
+        }
         return orjson.dumps(document) + b"\n"
 
 

@@ -7,7 +7,7 @@ where there is none), and who is told the figures.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
@@ -29,12 +29,13 @@ async def ask_again(
     loaded: LoadedConfig,
     data: Path,
     opened: OpenLog,
-    tells: bool,
+    standing: Callable[[], Mapping[str, object]],
     told: Callable[[bytes], object] | None = None,
 ) -> None:
     """Verify samples of picks and ask the shadow until cancelled. `opened`: for it alone.
 
-    tells: whether figures are told each second: to `told`, or printed for the process that started this one.
+    Figures are told each second, to `told`, or printed for the process that started this one. standing: what
+    a line says beside them, see follower_standing.
     """
     figures = FollowerFigures()
     folder = loaded.path.absolute().parent if loaded.path is not None else Path.cwd()
@@ -46,13 +47,11 @@ async def ask_again(
         folder,
         source=opened.source,
     )
-    tasks = [asyncio.create_task(asking.run())]
-    if tells:
 
-        def line() -> bytes:
-            return figures.line(asking.is_shadowed, asking.lag_records)
+    def line() -> bytes:
+        return figures.line(asking.is_shadowed, asking.lag_records, standing())
 
-        tasks.append(asyncio.create_task(tell_parent(line, told)))
+    tasks = [asyncio.create_task(asking.run()), asyncio.create_task(tell_parent(line, told))]
     try:
         await asyncio.gather(*tasks)
     finally:

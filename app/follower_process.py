@@ -28,6 +28,7 @@ from app.followed_log import FollowedLog, followed_directory, is_on_kafka, opene
 from app.follower import Follower, end_with_parent
 from app.follower_door import FollowerRegistry, FollowerState, follower_application
 from app.follower_jobs import ask_again
+from app.follower_standing import StandingLines
 from app.kafka_places import place_of
 from app.paced_steps import PacedSteps
 from app.peer_checkpoints import PeerCheckpoints
@@ -129,7 +130,7 @@ class FollowerProcess:
             state.audit = AuditFigures()
             parts.append(follow_audit(loaded.config, data, followed.audited, state.audit))
         told = None if self._tells_parent else registry.told
-        parts.append(ask_again(loaded, data, followed.asked, tells=True, told=told))
+        parts.append(ask_again(loaded, data, followed.asked, StandingLines(state).words, told))
         if is_on_kafka(loaded.config):
             parts.append(self._retention(followed, follower))
         return parts

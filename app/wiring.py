@@ -33,7 +33,7 @@ from app.config_load import LoadedConfig, installed_extras
 from app.config_model import Config
 from app.doors import DoorPlan, Doors
 from app.folding import Folding
-from app.follower_figures import FollowerMetrics
+from app.follower_standing import ChildMetrics
 from app.log_access import LogAccess, OwnedLog, StoreFigures
 from app.log_tail import GATHER_IDLE_S, GATHER_S, monotonic_us
 from app.lookups import Lookups
@@ -135,7 +135,7 @@ class MainProcess:
             arguments = ["follower", "--data", str(data)]
             if loaded.path is not None:
                 arguments += ["-c", str(loaded.path)]
-            self.follower = Child("follower", arguments, FollowerMetrics(self.observer.registry).take)
+            self.follower = Child("follower", arguments, ChildMetrics(self.observer.registry).take)
         self.observer.source = ProcessState(self)
         self.failure: str | None = None
         lookups = Lookups(data, access.checkpoints, access.open_reader)

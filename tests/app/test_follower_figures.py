@@ -36,8 +36,8 @@ def test_what_followers_tell_adds_up_over_restarts() -> None:
         for verdict in (Verdict.EQUAL, Verdict.EQUAL, Verdict.DIFFERENT):
             figures.verified(verdict)
         figures.shadowed(ShadowResult.MOVED)
-        metrics.take(figures.line(True, 7))
-        metrics.take(figures.line(True, 3))
+        metrics.take(figures.line(True, 7, {}))
+        metrics.take(figures.line(True, 3, {}))
     found = text(registry)
     assert "picks_unreproduced_total 2.0" in found
     assert 'picklog_picks_verified_total{verdict="equal"} 4.0' in found

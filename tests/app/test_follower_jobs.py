@@ -35,7 +35,7 @@ async def test_it_follows_a_data_directory_until_it_is_cancelled(
     file = tmp_path / "config.yaml"
     file.write_text("audit: {enabled: false}\n")
     with open_log(data) as opened:
-        asking = asyncio.create_task(ask_again(load_config(file), data, opened, tells=True))
+        asking = asyncio.create_task(ask_again(load_config(file), data, opened, lambda: {"sent": 5}))
         told = b""
         for _ in range(100_000):
             told += capsysbinary.readouterr().out
@@ -46,3 +46,4 @@ async def test_it_follows_a_data_directory_until_it_is_cancelled(
         with pytest.raises(asyncio.CancelledError):
             await asking
     assert b'"is_shadowed":false' in told
+    assert b'"standing":{"sent":5}}\n' in told

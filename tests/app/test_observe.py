@@ -17,7 +17,8 @@ from app.audit_figures import Failure
 from app.checkpoint_store import CheckpointFolder
 from app.follower import Follower
 from app.follower_door import FollowerRegistry, FollowerState
-from app.follower_figures import FollowerMetrics, ShadowResult, Verdict
+from app.follower_figures import ShadowResult, Verdict
+from app.follower_standing import ChildMetrics
 from app.observe import FOLDED_STEP_MAX, Observer, ReloadResult
 from app.observe_kv import SELECTION_RESULTS
 from app.observe_state import LogFigures
@@ -496,7 +497,7 @@ async def test_the_page_of_metrics_names_every_family_and_no_other(tmp_path: Pat
     observer.source = process
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, (("raw", 7),), 8, 9, 10, 11, 12, True)
     process.checkpointed_at = 0
-    FollowerMetrics(observer.registry)  # as the main process has them
+    ChildMetrics(observer.registry)  # as the main process has them
     alone = FollowerRegistry(
         FollowerState(Follower(MemoryLog(), CheckpointFolder(tmp_path)), MemoryLog(), lambda: None)
     )

@@ -8,7 +8,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.follower_door import FollowerRegistry
-from app.follower_figures import FollowerMetrics
+from app.follower_standing import ChildMetrics
 from app.observe import Observer
 from app.observe_state import LogFigures
 from projections.events.signals import SampleReceived
@@ -76,7 +76,7 @@ async def everything() -> Exported:
     shed = (("raw", 7), ("sample", 0))
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, shed, 8, spool_bytes=9, spool_records=10)
     process.checkpointed_at = 0
-    FollowerMetrics(observer.registry)
+    ChildMetrics(observer.registry)
     _, _, state, _ = standing()
     alone = generate_latest(FollowerRegistry(state).registry).decode()
     return exported((await observer.text()).decode(), alone, await worker_text())

@@ -31,7 +31,17 @@ class ServeGroup(RouterProcess):
 
     def members(self) -> dict[str, int]:
         """Pids by name of those that run now."""
-        return dict(_members(self.pid))
+        return {
+            words[words.index("--member") + 1]: pid
+            for pid, words in _children(self.pid)
+            if "--member" in words
+        }
+
+    def follower(self) -> int | None:
+        """The pid of the owner's follower, None while there is none."""
+        owner = self.members().get("ingest")
+        found = [pid for pid, words in _children(owner) if "follower" in words] if owner is not None else []
+        return found[0] if found else None
 
     def ask_member(self, name: str, path: str) -> tuple[int, dict[str, Any]]:
         """Status and document of one process, on its own socket; (0, {}) where it does not answer."""
@@ -86,11 +96,10 @@ class _OwnSocket(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _members(parent: int) -> Iterator[tuple[str, int]]:
+def _children(parent: int) -> Iterator[tuple[int, list[str]]]:
+    """Pids and command lines of those that run now."""
     for word in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         try:
-            words = Path(f"/proc/{word}/cmdline").read_bytes().split(b"\0")
+            yield int(word), Path(f"/proc/{word}/cmdline").read_text().split("\0")
         except OSError:
             continue
-        if b"--member" in words:
-            yield words[words.index(b"--member") + 1].decode(), int(word)

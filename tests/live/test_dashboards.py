@@ -14,7 +14,6 @@ from tests.live.router_process import RouterProcess, pool_config, until
 
 EMPTY = {
     ("Decode blocks in use, by worker", "{{worker}} #{{dp_rank}}"),  # workers of these releases send none
-    ("Records not folded yet", "rows of {{instance}} {{process}}"),  # of a follower that runs alone
     ("Waiting in the owner's spool", "{{instance}} {{process}}"),  # of an owner on Kafka, see test_spool
     ("Waiting in the owner's spool", "facts {{instance}} {{process}}"),
     # no stream workers are there

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -107,6 +107,43 @@ def test_one_scrape_tells_of_all_processes_whoever_answers_it(group: ServeGroup)
     connected = [name for name, n in after.items() if name.startswith("continuum_dynamo_discovery_connected")]
     assert [name.count("ingest") for name in connected if after[name] == 1], connected
     assert told() == told()
+
+
+@pytest.mark.req("MET-01", "EVS-13")
+def test_one_scrape_tells_how_the_follower_stands_when_it_is_silent_and_when_it_is_replaced(
+    group: ServeGroup,
+) -> None:
+    figures: dict[str, float] = {}
+
+    def told(name: str, labels: str = "") -> float:
+        return figures[f'{name}{{process="ingest"{labels}}}']
+
+    def until_it_says(holds: Callable[[], bool]) -> None:
+        def is_said() -> bool:
+            figures.update(group.metrics())
+            return holds()
+
+        until(is_said, lambda: f"{figures}\n{group.log_tail()}")
+
+    assert group.chat("before-it-is-silent").status == 200
+    until_it_says(lambda: told("picklog_audit_lag_records") < 100 and told("picklog_audit_offset") > 0)
+    pid, reached = group.follower(), told("picklog_audit_offset")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    until_it_says(lambda: told("picklog_follower_silent_seconds") > 3)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: group.follower() not in (None, pid), group.log_tail)
+    assert group.chat("behind-it").status == 200
+    until_it_says(
+        lambda: (
+            told("picklog_follower_silent_seconds") < 3
+            and told("picklog_audit_offset") > reached
+            and told("picklog_audit_lag_records") < 100
+        )
+    )
+    assert told("picklog_audit_failures_total", ',cause="refused"') == 0
+    assert told("picklog_follower_restarts") == 0
+    assert sum(name.startswith("picklog_audit_offset") for name in figures) == 1, "the owner tells it alone"
 
 
 @pytest.mark.req("REL-02", "EVS-10")
