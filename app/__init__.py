@@ -7,6 +7,7 @@ config_*.py          YAML, rules, loading, reload plans, the config commands
 tail.py              step machine of a log reader: slices, pings, readiness, agreement
 log_tail.py          its asyncio shell
 aside.py             states that disagreed, for whoever looks for the cause
+state_comparison.py  one of those, or a checkpoint, against what the log folds to
 owner.py             ticks, adoptions, due checkpoints: what only the owner says
 follower.py          writes checkpoints behind the live log
 checkpoint_store.py  where checkpoints are kept

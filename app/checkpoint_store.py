@@ -48,6 +48,7 @@ DAY_US = 24 * HOUR_US
 BATCH_RECORDS = 1024
 STALE_S = 600.0  # unfinished for so long, by the file system's own clock: nobody writes it any more
 FILE_BYTES_MAX = 4 << 30
+REMEDY = "remove the file, an older checkpoint will be used"
 # What mounts say of a call that they do not know. PostgreSQL too takes EBADF and EINVAL of a folder for that.
 NO_FOLDER_SYNC = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF))
 NO_RENAME = frozenset((errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
@@ -83,10 +84,7 @@ class CheckpointFolder:
         path = self._folder / info.name
         if info.size_bytes > FILE_BYTES_MAX:
             raise LogCorrupt(f"{path}: {info.size_bytes} bytes are above the checkpoint ceiling")
-        data = path.read_bytes()
-        _, found = _scanned(path, data)
-        for frame in found.batches:
-            yield from frame_records(data, frame)
+        yield from state_file_records(path)
 
     def check(self, info: CheckpointInfo, log_id: bytes) -> str | None:
         """Why the file is no whole checkpoint of that log, None where it is. It is read to its end."""
@@ -193,17 +191,31 @@ def surplus_checkpoints(infos: Sequence[CheckpointInfo], keep: int, bytes_max: i
     return surplus
 
 
-def _scanned(path: Path, data: bytes) -> tuple[SegmentHeader, Scan]:
-    """The whole file, checked. Raises LogCorrupt."""
+def _scanned(path: Path, data: bytes, remedy: str = REMEDY) -> tuple[SegmentHeader, Scan]:
+    """The whole file, checked. Raises LogCorrupt, which names the remedy."""
     try:
         header = decode_header(data)
     except SegmentRefused as refusal:
-        raise LogCorrupt(f"{path}: {refusal}: remove the file, an older checkpoint will be used") from refusal
+        raise LogCorrupt(f"{path}: {refusal}: {remedy}") from refusal
     found = scan(data, header)
     if found.stop.kind is not StopKind.SEALED:
         detail = found.stop.detail or "it was not finished"
-        raise LogCorrupt(f"{path}: byte {found.stop.position}: {detail}: remove the file")
+        raise LogCorrupt(f"{path}: byte {found.stop.position}: {detail}: {remedy}")
     return header, found
+
+
+def state_file_records(path: Path, remedy: str = REMEDY) -> Iterator[bytes]:
+    """Records of a file that `write_state_file` wrote.
+
+    Raises LogCorrupt, which names the remedy, before the first one; OSError.
+    """
+    size = path.stat().st_size
+    if size > FILE_BYTES_MAX:
+        raise LogCorrupt(f"{path}: {size} bytes are above the checkpoint ceiling, {FILE_BYTES_MAX}")
+    data = path.read_bytes()
+    _, found = _scanned(path, data, remedy)
+    for frame in found.batches:
+        yield from frame_records(data, frame)
 
 
 def write_state_file(path: Path, log_id: bytes, time: int, records: Iterator[bytes]) -> int:

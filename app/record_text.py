@@ -48,19 +48,19 @@ def record_document(record: Record, skew_us: int, began_us: int = 1) -> dict[str
         "writer": record.writer.hex(),
         "epoch": record.epoch,
         "sequence": record.sequence,
-        "fields": _plain(record.fact),
+        "fields": plain(record.fact),
     }
 
 
-def _plain(value: Any, name: str = "") -> Any:
-    """Facts become objects, other tuples arrays, bytes text."""
+def plain(value: Any, name: str = "") -> Any:
+    """A field of that name for people: facts become objects, other tuples arrays, bytes text."""
     if isinstance(value, bytes):
         return _text_of(value) if name == "value" else value.hex()
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)
         if fields is not None:
-            return {field: _plain(one, field) for field, one in zip(fields, value, strict=True)}
-        return [_plain(one) for one in value]
+            return {field: plain(one, field) for field, one in zip(fields, value, strict=True)}
+        return [plain(one) for one in value]
     if type(value) is int and name in DECIMAL_TEXT_FIELDS:
         return str(value)
     return value

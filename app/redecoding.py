@@ -143,7 +143,7 @@ def _in_place_of(record: Record, fact: tuple[object, ...]) -> bytes:
 
 
 class CheckpointsBefore:
-    """Checkpoints whose states hold no sample that could be decoded anew: those before `offset`."""
+    """Those checkpoints of a store whose state is older than that of `offset`, for reading alone."""
 
     def __init__(self, checkpoints: CheckpointStore, offset: int) -> None:
         self._checkpoints = checkpoints
@@ -160,5 +160,5 @@ class CheckpointsBefore:
     def write(
         self, log_id: bytes, offset: int, check: int, time: int, records: Iterator[bytes]
     ) -> CheckpointInfo:
-        """Refused: states of samples that were decoded anew are not those of the log."""
-        raise OSError("a log that is decoded anew keeps no checkpoints")
+        """Refused: of a log that is decoded anew, states are not those of the log."""
+        raise OSError("a log that is read this way keeps no checkpoints")

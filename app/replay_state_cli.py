@@ -1,18 +1,21 @@
 """`picklog replay state`: the fleet, its load and the dispatches at any mark, and what changed since.
 
-Exit status 0 done; 2 a mark outside the log; 3 the log cannot be read.
+With --against a state in a file is held to what the log folds to. Exit status 0 done; 1 the file's state
+is another one; 2 a mark outside the log, or a file that is no state of it; 3 the log or the file cannot
+be read.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.cli_errors import EXIT_USAGE, fail, printable, refusals_told
+from app.cli_errors import EXIT_FOUND_WRONG, EXIT_USAGE, fail, printable, refusals_told
 from app.cli_output import (
     JsonOption,
     LogOption,
@@ -26,6 +29,12 @@ from app.cli_output import (
 from app.log_places import open_log
 from app.marks import MarkRefused
 from app.replay_steps import with_steps
+from app.state_comparison import (
+    StateFileRefused,
+    comparison_document,
+    print_comparison,
+    read_state_file,
+)
 from app.state_document import diff_document, state_document
 from replay.timeline import StateGone
 
@@ -33,32 +42,50 @@ ROWS_SHOWN = 200
 
 
 def state_command(
-    at: Annotated[str, typer.Option("--at", metavar="M", help="Offset, time, -15m, begin or end.")] = "end",
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="M", help="Offset, time, -15m, begin or end (default).")
+    ] = None,
     diff: Annotated[
         str | None, typer.Option("--diff", metavar="M2", help="Tell what changed from --at to this mark.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="FILE", help="Compare a file of DIR/aside or a checkpoint with the log."
+        ),
     ] = None,
     log: LogOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """The state of the log at a mark; with --diff what changed up to another one, in words."""
+    if against is not None and (at is not None or diff is not None):
+        fail(EXIT_USAGE, "--against names the mark of its file", "leave --at and --diff out")
     with refusals_told(), open_log(log) as opened:
         checkpoints = with_steps(opened.checkpoints, opened.data)
+        start = at or "end"
         try:
+            file = read_state_file(against) if against is not None else None
             with ProgressBar(opened.reader.first_offset(), opened.reader.end_offset(), "folding") as advance:
-                if diff is None:
-                    found = state_document(opened.reader, checkpoints, at, advance)
+                if file is not None:
+                    found = comparison_document(opened.reader, checkpoints, file, advance)
+                elif diff is None:
+                    found = state_document(opened.reader, checkpoints, start, advance)
                 else:
-                    found = diff_document(opened.reader, checkpoints, at, diff, advance)
+                    found = diff_document(opened.reader, checkpoints, start, diff, advance)
         except MarkRefused as refused:
             fail(EXIT_USAGE, str(refused.message))
-        except StateGone as gone:
+        except (StateGone, StateFileRefused) as gone:
             fail(EXIT_USAGE, str(gone))
         if as_json:
             print_json(found)
+        elif file is not None:
+            print_comparison(found, plain_console())
         elif diff is None:
             print_state(found, plain_console())
         else:
             print_changes(found, plain_console())
+    if file is not None and (found["parts"] or found["digests"]):
+        raise typer.Exit(EXIT_FOUND_WRONG)
 
 
 def print_changes(found: dict[str, Any], console: Console) -> None:

@@ -70,7 +70,7 @@ def fold_from_checkpoint(records: Iterable[bytes], condemned: frozenset[int] = f
 
     condemned: as for Fold. Offsets that the log had condemned by then are in the checkpoint.
     """
-    facts = _facts(records)
+    facts = checkpoint_facts(records)
     opened = next(facts, None)
     if not isinstance(opened, CheckpointOpened):
         raise CheckpointRefused("the first record opens no checkpoint")
@@ -86,6 +86,15 @@ def fold_from_checkpoint(records: Iterable[bytes], condemned: frozenset[int] = f
         restore.take(fact)
         count += 1
     raise CheckpointRefused(f"it ends after {count} facts without being closed: write it again")
+
+
+def checkpoint_facts(records: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+    """The facts of record bytes, the opening and the closing one among them. Raises CheckpointRefused."""
+    for index, data in enumerate(records):
+        try:
+            yield decode_record(index, data).fact
+        except RecordRefused as refusal:
+            raise CheckpointRefused(f"record {index} of the checkpoint: {refusal}") from refusal
 
 
 def closing_of(facts: Iterable[tuple[Any, ...]]) -> CheckpointClosed:
@@ -152,14 +161,6 @@ def _publishers(state: State) -> Iterator[PublisherHeld]:
             connection = state.load.connection(namespace, publisher_id)
             held = held._replace(last_sequence=last, sampled_connection=connection)
         yield held
-
-
-def _facts(records: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-    for index, data in enumerate(records):
-        try:
-            yield decode_record(index, data).fact
-        except RecordRefused as refusal:
-            raise CheckpointRefused(f"record {index} of the checkpoint: {refusal}") from refusal
 
 
 class _Restore:

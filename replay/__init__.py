@@ -17,6 +17,7 @@ Asking again
 
 Looking at another time
   timeline.py      the state at an offset
+  state_parts.py   in what two states of one offset differ
   changes.py       what changed between two offsets
   change_words.py  the same in sentences
   setting_words.py what differs between versions of the settings

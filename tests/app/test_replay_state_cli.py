@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from app.cli_errors import EXIT_DONE, EXIT_UNREACHABLE, EXIT_USAGE
+from app.checkpoint_store import state_file_records, write_state_file
+from app.cli_errors import EXIT_DONE, EXIT_FOUND_WRONG, EXIT_UNREACHABLE, EXIT_USAGE
 from app.cli_output import plain_console
 from app.replay_cli import replay_app
 from app.replay_state_cli import print_state
+from projections.checkpoint import checkpoint_facts, closing_of
+from projections.events.codec import encode_record
+from projections.events.held import CheckpointOpened, SampleHeld
 from tests.app.log_on_disk import some_picks, written
 
 
@@ -61,6 +65,38 @@ def test_marks_outside_the_log_are_one_line_and_bad_usage(
     assert result.exit_code == EXIT_USAGE
     assert result.stderr.count("\n") == 1 and words in result.stderr
     assert result.stdout == ""
+
+
+def test_a_state_in_a_file_is_held_to_the_log_and_a_difference_ends_with_status_1(tmp_path: Path) -> None:
+    golden = Path("tests/golden/run-kv-1.6.1")
+    file = sorted((golden / "checkpoints").iterdir())[-1]
+    same = run("state", "--log", golden, "--against", file)
+    assert (same.exit_code, same.stderr) == (EXIT_DONE, "") and "folds to the same state" in same.stdout
+    opened, *held, _ = checkpoint_facts(state_file_records(file))
+    assert isinstance(opened, CheckpointOpened)
+    facts = [fact._replace(sequence=1) if isinstance(fact, SampleHeld) else fact for fact in held]
+    records = (encode_record(1, bytes(16), 0, 1, fact) for fact in (opened, *facts, closing_of(facts)))
+    write_state_file(tmp_path / "wrong.state", opened.log_id, opened.time, records)
+    other = run("state", "--log", golden, "--against", tmp_path / "wrong.state")
+    assert other.exit_code == EXIT_FOUND_WRONG and "digests of load differ" in other.stdout
+    told = run("state", "--log", golden, "--against", tmp_path / "wrong.state", "--json")
+    document = json.loads(told.stdout)
+    assert (told.exit_code, document["digests"]) == (EXIT_FOUND_WRONG, ["load"])
+    assert document.keys() == {"mark", "at", "file", "digests", "parts", "log_agrees"}
+
+
+@pytest.mark.parametrize("option", ["--at", "--diff"])
+def test_a_file_names_its_mark_by_itself(option: str, data: Path) -> None:
+    result = run("state", "--log", data, "--against", data / "x.state", option, "3")
+    assert result.exit_code == EXIT_USAGE and "leave --at and --diff out" in result.stderr
+
+
+def test_a_file_that_is_no_state_is_bad_usage_and_one_that_is_not_there_is_unreachable(data: Path) -> None:
+    (data / "x.state").write_bytes(b"x")
+    result = run("state", "--log", data, "--against", data / "x.state")
+    assert (result.exit_code, result.stdout) == (EXIT_USAGE, "") and result.stderr.count("\n") == 1
+    gone = run("state", "--log", data, "--against", data / "y.state")
+    assert gone.exit_code == EXIT_UNREACHABLE and f"{data / 'y.state'}: No such file" in gone.stderr
 
 
 def test_a_log_that_is_not_there_is_unreachable(tmp_path: Path) -> None:
