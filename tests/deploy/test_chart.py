@@ -28,6 +28,13 @@ VERSIONS = ["1.29", "1.37"]
 MANY: dict[str, Any] = yaml.safe_load((CHART / "values-many.yaml").read_text())
 PODS = {"dynamoPodDiscovery": {"enabled": True, "namespace": "fleet"}}
 METADATA = {"dynamoPodDiscovery": {"enabled": True, "namespace": "fleet", "metadata": True}}
+STREAM = {**MANY, "stream": {"enabled": True}, "podMonitor": {"enabled": True}}
+ONE_AND_STREAM: dict[str, Any] = {
+    "stream": {"enabled": True, "replicas": 8},
+    "podMonitor": {"enabled": True},
+    "config": {"log": {"kafka": MANY["config"]["log"]["kafka"]}, "audit": MANY["config"]["audit"]},
+    "networkPolicy": MANY["networkPolicy"],
+}
 SITES: dict[str, dict[str, Any]] = {
     "one": {},
     "many": MANY,
@@ -40,6 +47,9 @@ SITES: dict[str, dict[str, Any]] = {
     "metadata": METADATA,
     "monitored": {**MANY, "podMonitor": {"enabled": True}},
     "open": {"networkPolicy": {"enabled": False}},
+    "stream": STREAM,
+    "one and stream": ONE_AND_STREAM,
+    "stream of pods": {**STREAM, **PODS},
 }
 Document = dict[str, Any]
 
@@ -106,6 +116,7 @@ def test_a_wrong_field_would_be_found(tmp_path: Path) -> None:
         {"terminationGracePeriodSeconds": 10},
         {"ingest": {"storage": {"size": "lots"}}},
         {"networkPolicy": {"etcd": {"ports": [0]}}},
+        {**STREAM, "stream": {"enabled": True, "replicas": 9}},
     ],
     ids=str,
 )
@@ -113,7 +124,55 @@ def test_values_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
     assert answered(values)["refused"] is not None
 
 
-@pytest.mark.parametrize("mode", ["one", "many"])
+def changed(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with one value set, or removed where it is None."""
+    copied = copy.deepcopy(values)
+    *folders, name = path.split(".")
+    place = copied
+    for folder in folders:
+        place = place.setdefault(folder, {})
+    place[name] = value
+    if value is None:
+        del place[name]
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("site", "path", "value", "told"),
+    [
+        (STREAM, "config.audit.sink", "sql", "config.audit.sink is sql"),
+        (MANY, "config.audit.sink", "stream", "no worker would write the rows"),
+        ({}, "config.audit.sink", "stream", "no worker would write the rows"),
+        (STREAM, "stream.elsewhere", True, "are both true"),
+        (STREAM, "config.audit.enabled", False, "no rows would be sent"),
+        (STREAM, "config.audit.url", None, "config.audit.url is no server"),
+        (STREAM, "config.audit.url", "sqlite:///x", "config.audit.url is no server"),
+        (ONE_AND_STREAM, "config.log.kafka.bootstrap_servers", [], "bootstrap_servers is empty"),
+        (STREAM, "config.audit.stream.web_bind", "127.0.0.1", "config.audit.stream.web_bind is set"),
+        (STREAM, "config.audit.stream.web_port", 9, "config.audit.stream.web_port is set"),
+        (ONE_AND_STREAM, "networkPolicy.kafka", None, "networkPolicy.kafka.to is empty"),
+        (STREAM, "networkPolicy.database", None, "networkPolicy.database.to is empty"),
+    ],
+    ids=str,
+)
+def test_stream_workers_that_would_write_nothing_are_refused_by_name(
+    site: dict[str, Any], path: str, value: Any, told: str
+) -> None:
+    assert told in str(answered(changed(site, path, value))["refused"])
+
+
+def test_workers_elsewhere_and_a_policy_of_ones_own_are_taken() -> None:
+    elsewhere = changed(changed(MANY, "config.audit.sink", "stream"), "stream.elsewhere", True)
+    assert answered(elsewhere)["refused"] is None
+    rule = {"to": [{"ipBlock": {"cidr": "192.0.2.1/32"}}], "ports": [{"port": 5432, "protocol": "TCP"}]}
+    narrowed = changed(
+        changed(STREAM, "networkPolicy.database", None), "networkPolicy.additionalEgress", [rule]
+    )
+    answer = answered(narrowed, VERSIONS)
+    assert (answer["refused"], answer["invalid"]) == (None, [])
+
+
+@pytest.mark.parametrize("mode", ["one", "many", "stream", "one and stream"])
 def test_the_configuration_that_is_rendered_is_one_that_picklog_takes(mode: str, tmp_path: Path) -> None:
     (config,) = documents(mode, "ConfigMap")
     file = tmp_path / "config.yaml"
@@ -147,6 +206,62 @@ def test_one_node_is_one_pod_with_a_volume_and_many_have_a_role_each() -> None:
     assert replicas == {"picklog-ingest": 2, "picklog-audit": 1}
 
 
+@pytest.mark.parametrize(("site", "replicas"), [("stream", 2), ("one and stream", 8)])
+def test_stream_workers_are_a_deployment_that_keeps_nothing(site: str, replicas: int) -> None:
+    (workers,) = [one for one in documents(site, "Deployment") if one["metadata"]["name"] == "picklog-stream"]
+    assert workers["spec"]["replicas"] == replicas and not documents("many by hand", "Deployment")[1:]
+    assert workers["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    pod = pods(site)["stream"]
+    (container,) = pod["containers"]
+    assert container["args"][:2] == ["audit", "stream"]
+    assert {volume["name"]: volume.get("emptyDir") for volume in pod["volumes"]}["data"] == {
+        "sizeLimit": "64Mi"
+    }
+    port = int(container["args"][container["args"].index("--web-port") + 1])
+    assert container["ports"] == [{"name": "http", "containerPort": port}]
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[name]["httpGet"] == {"path": "/progress/", "port": "http"}
+    waits_s = container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"]
+    assert waits_s == 600, "the database may be away when it starts"
+    (config,) = documents(site, "ConfigMap")
+    audit = yaml.safe_load(config["data"]["config.yaml"])["audit"]
+    assert (audit["sink"], audit["stream"]) == ("stream", {"web_bind": "0.0.0.0"})
+    budgets = {one["metadata"]["name"]: one["spec"] for one in documents(site, "PodDisruptionBudget")}
+    assert budgets["picklog-stream"]["maxUnavailable"] == 1
+
+
+def test_stream_workers_reach_topic_and_database_alone_and_read_no_pods() -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in documents("stream of pods", "NetworkPolicy")}
+    own, others = policies["picklog-stream"], policies["picklog"]
+    assert {port["port"] for rule in own["egress"] for port in rule["ports"]} == {53, 9092, 5432}
+    assert own["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "stream"
+    (apart,) = others["podSelector"]["matchExpressions"]
+    assert (apart["operator"], apart["values"]) == ("NotIn", ["stream"])
+    assert {role: pod["automountServiceAccountToken"] for role, pod in pods("stream of pods").items()} == {
+        "ingest": True,
+        "audit": True,
+        "router": True,
+        "stream": False,
+    }
+    peer = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    narrowed = changed(STREAM, "networkPolicy.scrapers", [peer])
+    text = answered(narrowed)["manifests"]["picklog/templates/networkpolicy.yaml"]
+    found = {one["metadata"]["name"]: one["spec"]["ingress"] for one in yaml.safe_load_all(text)}
+    assert found["picklog-stream"][0]["from"] == [peer] != found["picklog"][0]["from"]
+
+
+@pytest.mark.parametrize("site", ["stream", "one and stream"])
+def test_series_of_stream_workers_have_their_process(site: str) -> None:
+    (monitor,) = documents(site, "PodMonitor")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+    (process,) = [rule for rule in endpoint["relabelings"] if rule["targetLabel"] == "process"]
+    assert process["sourceLabels"] == ["__meta_kubernetes_pod_label_app_kubernetes_io_component"]
+    assert (process.get("regex"), process.get("replacement")) == (
+        (None, None) if site == "stream" else ("stream", "stream")
+    )
+
+
 def test_one_nodes_volume_holds_every_ceiling_of_its_configuration() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     config = values["config"]
@@ -156,7 +271,7 @@ def test_one_nodes_volume_holds_every_ceiling_of_its_configuration() -> None:
     )
 
 
-@pytest.mark.parametrize("site", ["one", "many", "metadata"])
+@pytest.mark.parametrize("site", ["one", "many", "metadata", "stream"])
 def test_no_pod_may_more_than_it_needs(site: str) -> None:
     (user,) = stages(DOCKERFILE.read_text())[-1].texts("USER")
     for pod in pods(site).values():
@@ -301,7 +416,7 @@ def test_new_processes_fetch_their_first_checkpoint_from_the_follower() -> None:
 
 
 def test_every_selector_chooses_the_pods_that_it_is_meant_for() -> None:
-    for mode in ("one", "many"):
+    for mode in ("one", "many", "stream", "one and stream"):
         workloads = documents(mode, "StatefulSet") + documents(mode, "Deployment")
         labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads]
         for workload, own in zip(workloads, labels, strict=True):
@@ -310,7 +425,7 @@ def test_every_selector_chooses_the_pods_that_it_is_meant_for() -> None:
         front, every = services["picklog"], services["picklog-pods"]
         chosen = [own for own in labels if front["spec"]["selector"].items() <= own.items()]
         assert [own["app.kubernetes.io/component"] for own in chosen] == [
-            "one" if mode == "one" else "router"
+            "one" if mode.startswith("one") else "router"
         ]
         assert all(every["spec"]["selector"].items() <= own.items() for own in labels)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from app.config_storage import AuditTarget
 from deploy.demo import install_kafka
 from tests.deploy.tools import tool
 from tests.sources import REPOSITORY
@@ -41,12 +44,54 @@ def test_the_schema_would_have_found_a_misspelt_key(tmp_path: Path) -> None:
 
 
 def test_it_has_two_ingesters_three_routers_and_one_follower() -> None:
-    roles = [service["command"][0] for service in OURS.values()]
+    always = [service for service in OURS.values() if "profiles" not in service]
+    roles = [service["command"][0] for service in always]
     assert sorted(roles) == ["audit", "ingest", "ingest", "router", "router", "router"]
     assert all(
-        service["command"][1:] == ["-c", "/etc/picklog/config.yaml", "--data", "/data"]
-        for service in OURS.values()
+        service["command"][1:] == ["-c", "/etc/picklog/config.yaml", "--data", "/data"] for service in always
     )
+
+
+def test_a_profile_brings_stream_workers_and_the_sink_that_feeds_them() -> None:
+    workers = [service for service in OURS.values() if "profiles" in service]
+    assert len(workers) == 2
+    for service in OURS.values():
+        assert service["environment"]["PICKLOG__AUDIT__SINK"] == "${COMPOSE_PROFILES:-sql}"
+    for service in workers:
+        (profile,) = service["profiles"]
+        assert profile == AuditTarget.STREAM.value, "what the variable says is the sink"
+        assert service["command"][:4] == ["audit", "stream", "-c", "/etc/picklog/config.yaml"]
+        port = service["command"][service["command"].index("--web-port") + 1]
+        assert service["environment"]["PICKLOG_HEALTH"] == f"http://127.0.0.1:{port}/progress/"
+        assert service["environment"]["PICKLOG__AUDIT__STREAM__WEB_BIND"] == "0.0.0.0"  # Prometheus asks
+        assert service["networks"] == ["picklog"] and "ports" not in service, (
+            "its view asks nobody who they are"
+        )
+        assert set(service["depends_on"]) == {"kafka", "postgres"}
+
+
+@pytest.mark.parametrize("profiles", ["", "stream", "stream,more"])
+def test_the_configuration_is_taken_with_and_without_the_profile_and_no_other(profiles: str) -> None:
+    environment = dict.fromkeys(re.findall(r"\$\{(\w+):\?", (FOLDER / "compose.yaml").read_text()), "x")
+    sink = profiles or AuditTarget.SQL.value
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("PICKLOG__")}
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "app",
+            "config",
+            "validate",
+            "-c",
+            FOLDER / COMPOSE["configs"]["picklog"]["file"],
+        ],
+        cwd=REPOSITORY,
+        env={**clean, **environment, "PICKLOG__AUDIT__SINK": sink},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == (2 if "," in profiles else 0), said.stderr
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -86,7 +131,7 @@ def test_every_volume_network_and_configuration_exists() -> None:
 def test_no_secret_stands_in_the_file_and_each_is_asked_for() -> None:
     text = (FOLDER / "compose.yaml").read_text()
     asked = set(re.findall(r"\$\{(\w+):\?", text))
-    assert set(re.findall(r"\$\{(\w+)", text)) == asked
+    assert set(re.findall(r"\$\{(\w+)", text)) == asked | {"COMPOSE_PROFILES"}
     example = (FOLDER / ".env.example").read_text().splitlines()
     assert {line for line in example if not line.startswith("#")} == {f"{name}=" for name in asked}
     for service in SERVICES.values():

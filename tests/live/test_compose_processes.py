@@ -34,7 +34,12 @@ pytestmark = [pytest.mark.live("dynamo"), pytest.mark.live("kafka"), pytest.mark
 FOLDER = REPOSITORY / "deploy"
 COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 COMMANDS: dict[str, list[str]] = {
-    name: service["command"] for name, service in COMPOSE["services"].items() if "build" in service
+    name: service["command"]
+    for name, service in COMPOSE["services"].items()
+    if "build" in service and "profiles" not in service
+}
+STREAM: dict[str, dict[str, Any]] = {
+    name: service for name, service in COMPOSE["services"].items() if "profiles" in service
 }
 ROUTERS = [name for name, command in COMMANDS.items() if command[0] == "router"]
 EMPTY = {
@@ -57,19 +62,27 @@ class Site:
         self.folder = folder
         self.database = folder / "audit.sqlite"
         self.ports: dict[str, int] = {}
-        for name in COMMANDS:
+        for name in (*COMMANDS, *STREAM):
             self.ports[name] = free_port(set(self.ports.values()))
         self.nursery = Nursery()
-        environment = self._environment(fleet, broker)
+        self.environment = self._environment(fleet, broker)
         for name, command in COMMANDS.items():
-            data = folder / name
-            places = {
-                "/etc/picklog/config.yaml": str(FOLDER / COMPOSE["configs"]["picklog"]["file"]),
-                "/data": str(data),
-            }
-            words = [places.get(word, word) for word in command]
-            argv = [sys.executable, "-m", "app", *words, "--bind", f"127.0.0.1:{self.ports[name]}"]
-            self.nursery.add(Child(name, argv, environment, folder / f"{name}.log", REPOSITORY))
+            self._add(name, name, [*command, "--bind", f"127.0.0.1:{self.ports[name]}"], {"SINK": "sql"})
+        # as the profile has them: the follower sends, and workers write
+        follower = [*COMMANDS["audit"], "--bind", f"127.0.0.1:{self.ports['audit']}"]
+        self._add("audit that sends", "audit", follower, {"SINK": "stream"})
+        for name, service in STREAM.items():
+            command = [str(self.ports[name]) if word == "8080" else word for word in service["command"]]
+            self._add(name, name, command, {"SINK": "stream", "STREAM__WEB_BIND": "127.0.0.1"})
+
+    def _add(self, name: str, folder: str, command: list[str], audit: dict[str, str]) -> None:
+        places = {
+            "/etc/picklog/config.yaml": str(FOLDER / COMPOSE["configs"]["picklog"]["file"]),
+            "/data": str(self.folder / folder),
+        }
+        argv = [sys.executable, "-m", "app", *(places.get(word, word) for word in command)]
+        environment = {**self.environment, **{f"PICKLOG__AUDIT__{key}": text for key, text in audit.items()}}
+        self.nursery.add(Child(name, argv, environment, self.folder / f"{name}.log", REPOSITORY))
 
     def _environment(self, fleet: Fleet, broker: KafkaBroker) -> dict[str, str]:
         frontend = fleet.plan.frontends[0]
@@ -87,6 +100,8 @@ class Site:
             "DYNAMO__SHIM__BACKENDS": ["frontend"],
             "LOG__KAFKA__BOOTSTRAP_SERVERS": [broker.address()],
             "LOG__KAFKA__TOPIC": "compose",
+            "LOG__KAFKA__AUDIT_TOPIC": "compose.audit",
+            "LOG__KAFKA__ROLLUPS_TOPIC": "compose.rollups",
             "CHECKPOINTS__EVERY": "2s",
             "CHECKPOINTS__PEERS": [f"http://127.0.0.1:{self.ports['audit']}"],
             "AUDIT__URL": f"sqlite+aiosqlite:///{self.database}",
@@ -117,6 +132,19 @@ class Site:
         body = {"model": TRAFFIC_MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
         return self.ask(name, "/v1/chat/completions", body, key)
 
+    def is_healthy(self, name: str, path: str) -> bool:
+        """What the image's own check says of a process, asked at this path."""
+        command = [sys.executable, *health_command(stages(DOCKERFILE.read_text())[-1])[1:]]
+        address = {**os.environ, "PICKLOG_HEALTH": f"http://127.0.0.1:{self.ports[name]}{path}"}
+        return subprocess.run(command, env=address, check=False, stderr=subprocess.DEVNULL).returncode == 0
+
+    def picks(self) -> int:
+        """Rows of picks in the database, 0 before there is a table."""
+        count = "select count(*) as picks from picks"
+        words = ["--db", f"sqlite+aiosqlite:///{self.database}", "--format", "json"]
+        said = picklog("audit", "query", count, *words)
+        return int(json.loads(said.stdout)[0]["picks"]) if said.returncode == 0 else 0
+
     def told(self) -> str:
         """The ends of all process logs."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in self.folder.glob("*.log"))
@@ -133,7 +161,7 @@ def site(
         for name in COMMANDS:
             made.nursery.start(name)
         until(lambda: all(made.ask(name, "/ready") == 200 for name in COMMANDS), made.told, 90)
-        places = {f"{name}:8080": f"127.0.0.1:{port}" for name, port in made.ports.items()}
+        places = {f"{name}:8080": f"127.0.0.1:{made.ports[name]}" for name in COMMANDS}
         prometheus = Prometheus(folder / "prometheus", places)
         yield made, prometheus
     finally:
@@ -144,10 +172,7 @@ def site(
 
 def test_every_process_is_healthy_by_the_images_own_check(site: tuple[Site, Prometheus]) -> None:
     made, _ = site
-    command = [sys.executable, *health_command(stages(DOCKERFILE.read_text())[-1])[1:]]
-    for port in made.ports.values():
-        address = {**os.environ, "PICKLOG_HEALTH": f"http://127.0.0.1:{port}/health"}
-        assert subprocess.run(command, env=address, check=False).returncode == 0
+    assert all(made.is_healthy(name, "/health") for name in COMMANDS)
 
 
 def test_every_router_serves_who_has_the_key_and_the_follower_writes_each_pick(
@@ -199,7 +224,24 @@ def test_the_scrape_of_the_compose_file_finds_all_and_every_panel_draws(
     assert prometheus.ringing() == set()
 
 
+def test_the_profile_s_workers_write_what_the_follower_sends_when_it_is_started_anew(
+    site: tuple[Site, Prometheus],
+) -> None:
+    made, _ = site
+    assert made.nursery.end("audit", signal.SIGTERM, patience_s=45) == 0
+    before = made.picks()
+    for name in ("audit that sends", *STREAM):
+        made.nursery.start(name)
+    views = {name: service["environment"]["PICKLOG_HEALTH"] for name, service in STREAM.items()}
+    paths = {name: "/" + view.partition("//")[2].partition("/")[2] for name, view in views.items()}
+    until(lambda: all(made.is_healthy(name, path) for name, path in paths.items()), made.told, 60)
+    assert made.chat(ROUTERS[0]) == 200
+    until(lambda: made.picks() > before, made.told, 60)
+    for name in ("audit that sends", *STREAM):
+        assert made.nursery.end(name, signal.SIGTERM, patience_s=45) == 0, (name, made.told())
+
+
 def test_each_process_ends_within_its_grace(site: tuple[Site, Prometheus]) -> None:
     made, _ = site
-    for name in reversed(COMMANDS):
+    for name in [name for name in reversed(COMMANDS) if name != "audit"]:  # it has ended
         assert made.nursery.end(name, signal.SIGTERM, patience_s=45) == 0, (name, made.told())

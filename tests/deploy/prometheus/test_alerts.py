@@ -76,6 +76,7 @@ async def test_no_label_of_the_scrape_hides_one_of_ours() -> None:
     own = set().union(*(await everything()).series.values())
     jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
     added = {label for job in jobs for static in job["static_configs"] for label in static["labels"]}
+    added |= {rule["target_label"] for job in jobs for rule in job["relabel_configs"]} - {"instance"}
     assert added == SCRAPED - {"instance", "job"}
     assert not SCRAPED & own
 
@@ -84,6 +85,11 @@ def test_every_process_of_the_compose_file_is_scraped_once() -> None:
     compose = yaml.safe_load((REPOSITORY / "deploy" / "compose.yaml").read_text())
     jobs = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
     targets = [target for job in jobs for static in job["static_configs"] for target in static["targets"]]
+    looked_up = [name for job in jobs for one in job["dns_sd_configs"] for name in one["names"]]
+    assert all(one["port"] == 8080 for job in jobs for one in job["dns_sd_configs"])
+    optional = [name for name, service in compose["services"].items() if "profiles" in service]
+    assert sorted(looked_up) == sorted(optional), "a target that nobody started would be down"
+    targets += [f"{name}:8080" for name in looked_up]
     ours = [
         name for name, service in compose["services"].items() if "picklog" in str(service.get("image", ""))
     ]

@@ -4,6 +4,7 @@ StatefulSet claims its volume).
 */}}
 {{- define "picklog.pod" -}}
 {{- $ := .root }}
+{{- $isStream := eq .role "stream" }}
 metadata:
   labels:
     {{- include "picklog.labels" $ | nindent 4 }}
@@ -21,7 +22,7 @@ metadata:
     {{- end }}
 spec:
   serviceAccountName: {{ include "picklog.fullname" $ }}
-  automountServiceAccountToken: {{ $.Values.dynamoPodDiscovery.enabled }}
+  automountServiceAccountToken: {{ and $.Values.dynamoPodDiscovery.enabled (not $isStream) }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ $.Values.terminationGracePeriodSeconds }}
   {{- with $.Values.imagePullSecrets }}
@@ -63,18 +64,26 @@ spec:
         - secretRef: {name: {{ $.Values.secret.name | quote }}}
       ports:
         - {name: http, containerPort: 8080}
+      {{- if $isStream }}
+      # a start waits for database and brokers, and answers nothing meanwhile: ten minutes, then it is tried anew
+      startupProbe:
+        httpGet: {path: /progress/, port: http}
+        periodSeconds: 2
+        failureThreshold: 300
+      {{- else }}
       # a start folds the log first; /health answers meanwhile, /ready when it has caught up
       startupProbe:
         httpGet: {path: /health, port: http}
         periodSeconds: 2
         failureThreshold: 60
+      {{- end }}
       livenessProbe:
-        httpGet: {path: /health, port: http}
+        httpGet: {path: {{ ternary "/progress/" "/health" $isStream }}, port: http}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 6
       readinessProbe:
-        httpGet: {path: /ready, port: http}
+        httpGet: {path: {{ ternary "/progress/" "/ready" $isStream }}, port: http}
         periodSeconds: 2
         timeoutSeconds: 2
         failureThreshold: 2
