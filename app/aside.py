@@ -12,6 +12,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -24,6 +25,7 @@ from projections.fold import Fold
 KEPT = 2
 BYTES_MAX = 1024 * MIB  # of one file: a larger state is not written
 FOLDER = "aside"
+STALE_NS = 600_000_000_000  # not written for so long: nobody writes it any more
 
 log = structlog.get_logger("picklog")
 
@@ -69,10 +71,27 @@ def _write_whole(path: Path, fold: Fold, log_id: bytes) -> int:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    old = sorted(path.parent.glob("*.state"), key=lambda one: one.stat().st_mtime_ns)
-    for one in old[:-KEPT]:
-        one.unlink(missing_ok=True)
+    _remove_old(path)
     return size
+
+
+def _remove_old(newest: Path) -> None:
+    """Keep the newest KEPT files, this one whatever the clock says; and nothing that a kill left unfinished.
+
+    Other processes of the machine write and remove in the same folder. What cannot be removed stays.
+    """
+    ages: list[tuple[int, Path]] = []
+    with suppress(OSError):
+        now = newest.stat().st_mtime_ns  # the file system's clock
+        for one in newest.parent.iterdir():
+            with suppress(FileNotFoundError):
+                written_at = one.stat().st_mtime_ns
+                if one.suffix == ".state" and one != newest:
+                    ages.append((written_at, one))
+                elif one.suffix == ".tmp" and written_at < now - STALE_NS:
+                    one.unlink()
+        for _, one in sorted(ages, reverse=True)[KEPT - 1 :]:
+            one.unlink(missing_ok=True)
 
 
 def _bounded(records: Iterator[bytes]) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
+from app.aside import BYTES_MAX, KEPT
 from app.config_model import Config
 from app.config_storage import LogKind
 from app.part_settings import bytes_of
@@ -21,16 +22,18 @@ from app.shadow_file import FILES_BYTES_MAX
 from ingest.log.segment_files import Disk
 from projections.bounds import ARTIFACT_CACHE_BYTES_MAX, RESERVE_BYTES
 
+ASIDE_BYTES_MAX = KEPT * BYTES_MAX
+
 log = structlog.get_logger("picklog.config")
 
 
 class Ceilings(NamedTuple):
     """Bytes that each store may take. reserve: kept for picks, ends and control records.
 
-    derived: `DIR/steps`, `DIR/shadow.jsonl` where the shadow has no database, and
+    derived: `DIR/steps`, `DIR/aside`, `DIR/shadow.jsonl` where the shadow has no database, and
     `DIR/artifacts` where prompts are read and no other folder is named.
 
-    An owner on Kafka keeps checkpoints and its spool alone.
+    An owner on Kafka keeps checkpoints, `DIR/aside` and its spool alone.
     """
 
     log: int
@@ -53,13 +56,14 @@ def ceilings_of(config: Config, file_system_bytes: int) -> Ceilings:
     raw = config.log.raw
     checkpoints = 0 if config.checkpoints.folder else bytes_of(config.checkpoints.bytes, file_system_bytes)
     if config.log.kind is LogKind.KAFKA:
-        return Ceilings(0, 0, checkpoints, 0, 0, 0, config.log.kafka.spool_bytes.count)
+        return Ceilings(0, 0, checkpoints, 0, ASIDE_BYTES_MAX, 0, config.log.kafka.spool_bytes.count)
     return Ceilings(
         bytes_of(config.log.retention.bytes, file_system_bytes),
         bytes_of(raw.bytes, file_system_bytes) if raw.enabled else 0,
         checkpoints,
         bytes_of(config.audit.bytes, file_system_bytes) if _is_in_data(config) else 0,
         STEP_BYTES_MAX
+        + ASIDE_BYTES_MAX
         + (0 if config.audit.enabled else FILES_BYTES_MAX)
         + (ARTIFACT_CACHE_BYTES_MAX if _keeps_artifacts(config) else 0),
         RESERVE_BYTES,
