@@ -43,7 +43,9 @@ def site(
             answers.append(router.chat(f"panel-{len(answers)}", streamed=len(answers) % 2 == 0))
             assert prometheus is not None
             found = prometheus.ask("query", query="count_over_time(picklog_ready[1m])")
-            return bool(found and found["result"] and int(found["result"][0]["value"][1]) >= 8)
+            is_long_scraped = found and found["result"] and int(found["result"][0]["value"][1]) >= 8
+            kept = prometheus.ask("query", query="picklog_checkpoint_age_seconds >= 0")  # NaN before the first
+            return bool(is_long_scraped and kept and kept["result"])
 
         until(is_scraped_after_traffic, router.log_tail)
         assert all(answer.status == 200 for answer in answers)
