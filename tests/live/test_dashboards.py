@@ -16,6 +16,7 @@ EMPTY = {
     ("Decode blocks in use, by worker", "{{worker}} #{{dp_rank}}"),  # workers of these releases send none
     ("Waiting in the owner's spool", "{{instance}} {{process}}"),  # of an owner on Kafka, see test_spool
     ("Waiting in the owner's spool", "facts {{instance}} {{process}}"),
+    ("Share of confirmed blocks, by model", "{{model}}"),  # dynamo.kv is off
     # no stream workers are there
     ("Messages that stream workers have not written", "{{instance}}"),
     ("Messages that stream workers have not written", "{{instance}} waits for the {{peer}}"),
@@ -44,7 +45,7 @@ def site(
             assert prometheus is not None
             found = prometheus.ask("query", query="count_over_time(picklog_ready[1m])")
             is_long_scraped = found and found["result"] and int(found["result"][0]["value"][1]) >= 8
-            kept = prometheus.ask("query", query="picklog_checkpoint_age_seconds >= 0")  # NaN before the first
+            kept = prometheus.ask("query", query="picklog_checkpoint_age_seconds >= 0")  # NaN at first
             return bool(is_long_scraped and kept and kept["result"])
 
         until(is_scraped_after_traffic, router.log_tail)
