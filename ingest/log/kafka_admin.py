@@ -222,18 +222,30 @@ async def create_topic(
         await client.close()
 
 
+async def topic_made(
+    place: KafkaPlace, partitions: int = 1, other: Mapping[str, str] | None = None
+) -> TopicFacts:
+    """The topic, made where it was missing, once the brokers know of it. Raises as `create_topic` does.
+
+    Brokers hear of a topic one after another. Until then it is not there, or has no partition: also
+    for a process that comes while another one has it made.
+    """
+    facts = await describe_topic(place)
+    if facts is None:
+        await create_topic(place, partitions, other)
+    async with asyncio.timeout(LEADER_S):
+        while facts is None or not facts.partitions:
+            await asyncio.sleep(LOOK_S)
+            facts = await describe_topic(place)
+    return facts
+
+
 async def prepare_topic(place: KafkaPlace) -> tuple[TopicFacts, TopicFaults]:
     """The topic, made where it was missing, and what is to be warned of: unsafe or doubtful.
 
     Raises TopicRefused for a topic that is no place for a log; KafkaUnreachable, KafkaError.
     """
-    facts = await describe_topic(place)
-    if facts is None:
-        await create_topic(place)
-        async with asyncio.timeout(LEADER_S):
-            while facts is None or not facts.partitions:  # brokers hear of it one after another
-                await asyncio.sleep(LOOK_S)
-                facts = await describe_topic(place)
+    facts = await topic_made(place)
     faults = topic_faults(place, facts)
     refused = faults.impossible + ([] if place.allow_unsafe else faults.unsafe)
     if refused:

@@ -28,13 +28,10 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAuthoriza
 from ingest.log.kafka_admin import (
     BATCH_OVERHEAD_BYTES,
     KEEPS_ALL,
-    LEADER_S,
-    LOOK_S,
     MESSAGE_BYTES_CREATED,
     TopicFacts,
     copy_doubts,
-    create_topic,
-    describe_topic,
+    topic_made,
 )
 from ingest.log.kafka_client import client_options
 from ingest.log.kafka_loop import unreachable
@@ -116,19 +113,12 @@ async def prepare_keyed(place: KafkaPlace, wanted: KeyedTopic) -> None:
     Raises TopicRefused, KafkaUnreachable.
     """
     with _translated():
-        facts = await describe_topic(place)
-        if facts is None:
-            policy = "compact" if wanted.is_compacted else "delete"
-            other = {
-                "cleanup.policy": policy,
-                "retention.ms": str(wanted.retention_ms),
-                "max.message.bytes": str(MESSAGE_BYTES_CREATED),
-            }
-            await create_topic(place, wanted.partitions, other)
-            async with asyncio.timeout(LEADER_S):
-                while facts is None or not facts.partitions:  # brokers hear of it one after another
-                    await asyncio.sleep(LOOK_S)
-                    facts = await describe_topic(place)
+        other = {
+            "cleanup.policy": "compact" if wanted.is_compacted else "delete",
+            "retention.ms": str(wanted.retention_ms),
+            "max.message.bytes": str(MESSAGE_BYTES_CREATED),
+        }
+        facts = await topic_made(place, wanted.partitions, other)
     faults = keyed_faults(place.name, facts, wanted)
     if faults:
         raise TopicRefused("; ".join(faults))

@@ -14,18 +14,14 @@ Source: decision 12.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ingest.log.kafka_admin import (
     BATCH_OVERHEAD_BYTES,
-    LEADER_S,
-    LOOK_S,
     TopicFacts,
-    create_topic,
-    describe_topic,
+    topic_made,
 )
 from ingest.log.kafka_settings import KafkaPlace, TopicRefused
 from ingest.log.raw_frames import RawSettings, raw_digest
@@ -113,13 +109,7 @@ async def prepare_raw(place: KafkaPlace, settings: RawSettings) -> list[str]:
 
     Raises TopicRefused for one that is no place for raw frames; KafkaUnreachable, KafkaError, OSError.
     """
-    facts = await describe_topic(place)
-    if facts is None:
-        await create_topic(place, 1, topic_settings(settings))
-        async with asyncio.timeout(LEADER_S):
-            while facts is None or not facts.partitions:  # brokers hear of it one after another
-                await asyncio.sleep(LOOK_S)
-                facts = await describe_topic(place)
+    facts = await topic_made(place, 1, topic_settings(settings))
     faults = raw_faults(place.name, facts)
     if faults:
         raise TopicRefused("; ".join(faults))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from ingest.log import kafka_admin
 from ingest.log.kafka_admin import (
     MESSAGE_BYTES_CREATED,
     MESSAGE_BYTES_MIN,
     TopicFacts,
     TopicFaults,
+    prepare_topic,
     topic_faults,
+    topic_made,
 )
 from ingest.log.kafka_settings import KafkaPlace, Keeps
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, RECORD_BYTES_MAX
@@ -127,3 +132,54 @@ def test_writes_that_need_every_copy_are_warned_of(copies: int, insync: int, wor
     found = judged(copies, wanted=copies, min_insync_replicas=str(insync))
     (said,) = found.doubtful
     assert words in said and found.impossible == found.unsafe == []
+
+
+class Cluster:
+    """A topic as the brokers tell it, look by look; the last telling stands."""
+
+    def __init__(self, *told: TopicFacts | None) -> None:
+        self.told = list(told)
+        self.made: list[tuple[int, Mapping[str, str]]] = []
+
+    async def describe(self, _: KafkaPlace) -> TopicFacts | None:
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+
+    async def create(self, _: KafkaPlace, partitions: int, other: Mapping[str, str] | None) -> bool:
+        self.made.append((partitions, other or {}))
+        return True
+
+    def stand_in(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kafka_admin, "describe_topic", self.describe)
+        monkeypatch.setattr(kafka_admin, "create_topic", self.create)
+
+
+THERE = TopicFacts(1, 3, GOOD)
+UNHEARD_OF = TopicFacts(0, 0, GOOD)  # a broker knows its name and no partition
+
+
+@pytest.mark.parametrize(
+    ("told", "is_made"),
+    [
+        ([THERE], False),
+        ([None, THERE], True),
+        ([None, None, UNHEARD_OF, THERE], True),
+        ([UNHEARD_OF, None, UNHEARD_OF, THERE], False),
+    ],
+    ids=["there", "missing", "missing and slowly heard of", "being made by another process"],
+)
+async def test_a_topic_is_made_where_it_is_missing_and_judged_once_brokers_know_of_it(
+    told: list[TopicFacts | None], is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_admin, "LOOK_S", 0.0)
+    cluster = Cluster(*told)
+    cluster.stand_in(monkeypatch)
+    assert await prepare_topic(PLACE) == (THERE, ([], [], []))
+    assert bool(cluster.made) is is_made and len(cluster.told) == 1
+
+
+async def test_a_topic_that_brokers_never_hear_of_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_admin, "LEADER_S", 0.02)
+    monkeypatch.setattr(kafka_admin, "LOOK_S", 0.0)
+    Cluster(UNHEARD_OF).stand_in(monkeypatch)
+    with pytest.raises(TimeoutError):
+        await topic_made(PLACE)

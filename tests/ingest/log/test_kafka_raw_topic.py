@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 import pytest
 
-from ingest.log import kafka_raw_topic
 from ingest.log.kafka_admin import TopicFacts
 from ingest.log.kafka_raw_topic import (
     HEADER,
@@ -23,6 +21,7 @@ from ingest.log.kafka_raw_topic import (
 from ingest.log.kafka_settings import KafkaPlace, TopicRefused
 from ingest.log.raw_frames import BYTES_UNLIMITED, RawSettings, raw_digest
 from projections.bounds import GIB, SECOND_US
+from tests.ingest.log.test_kafka_admin import Cluster
 
 LOG = bytes(range(16))
 PLACE = KafkaPlace(("broker:9092",), "raw", 1)
@@ -82,36 +81,15 @@ def test_what_a_topic_keeps_otherwise_is_told_and_not_changed() -> None:
     ]
 
 
-class Cluster:
-    """Topics by their facts; a new one is known a little later."""
-
-    def __init__(self, found: TopicFacts | None) -> None:
-        self.found = found
-        self.made: list[tuple[int, Mapping[str, str]]] = []
-        self.looks = 0
-
-    async def describe(self, _: KafkaPlace) -> TopicFacts | None:
-        self.looks += 1
-        if self.made and self.looks == 2:
-            return None
-        return TopicFacts(1, 1, self.made[0][1]) if self.made else self.found
-
-    async def create(self, _: KafkaPlace, partitions: int, other: Mapping[str, str]) -> bool:
-        self.made.append((partitions, other))
-        return True
-
-
 def prepared(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[str]:
-    monkeypatch.setattr(kafka_raw_topic, "describe_topic", cluster.describe)
-    monkeypatch.setattr(kafka_raw_topic, "create_topic", cluster.create)
+    cluster.stand_in(monkeypatch)
     return asyncio.run(prepare_raw(PLACE, HOUR))
 
 
 def test_a_missing_topic_is_made_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(None)
+    cluster = Cluster(None, TopicFacts(1, 1, topic_settings(HOUR)))
     assert prepared(monkeypatch, cluster) == []
     assert cluster.made == [(1, topic_settings(HOUR))]
-    assert cluster.looks == 3
 
 
 def test_a_topic_that_is_there_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
