@@ -34,6 +34,7 @@ from app.config_rules import beyond_loopback
 from app.config_yaml import FILE_BYTES_MAX, parse_yaml
 from app.marks import MARK_CHARACTERS_MAX, MarkRefused
 from app.reloading import NotAdopted
+from ingest.subscriptions.engine_bindings import EngineRow
 from projections.events.ports import LogError, OffsetGone
 from projections.fold import Fold
 from replay.explain import PickNotFound
@@ -60,6 +61,7 @@ class AdminSources(NamedTuple):
     explain, state: one pick, and the state at a mark, as documents; called in a thread, one at
     a time. Raise PickNotFound, MarkRefused, StateGone, and what the log raises.
     extras: installed extras of the distribution. matches: how true predicted blocks were, by model.
+    engines: which worker each configured engine belongs to, where this process listens to the fleet.
     checkpoints: those that peers may fetch, None where there are none.
     """
 
@@ -71,6 +73,7 @@ class AdminSources(NamedTuple):
     state: Callable[[str], dict[str, Any]]
     extras: Callable[[], frozenset[str]] = installed_extras
     matches: Callable[[], Sequence[MatchState]] = tuple
+    engines: Callable[[], Sequence[EngineRow]] = tuple
     checkpoints: CheckpointRoutes | None = None
 
 
@@ -116,7 +119,8 @@ class Admin:
             )
         is_active = self._sources.inactive() is None
         pieces: list[bytes] = []
-        found = workers_pieces(self._sources.fold(), config, is_active, self._sources.matches())
+        sources = self._sources
+        found = workers_pieces(sources.fold(), config, is_active, sources.matches(), sources.engines())
         for step, piece in enumerate(found, 1):
             pieces.append(piece)
             if step % ROWS_PER_SLICE == 0:

@@ -19,6 +19,8 @@ import orjson
 from app.config_dynamo import DiscoverySource
 from app.config_model import MASK, Config
 from app.marks import time_text
+from ingest.subscriptions.engine_bindings import EngineRow
+from ingest.subscriptions.families import engine_publisher_id
 from projections.events.held import PublisherHeld
 from projections.events.signals import Family, SubscriptionState, Transport
 from projections.fold import Fold
@@ -39,13 +41,18 @@ def is_source_installed(config: Config, extras: frozenset[str]) -> bool:
 
 
 def workers_pieces(
-    fold: Fold, config: Config, is_active: bool, matches: Sequence[MatchState] = ()
+    fold: Fold,
+    config: Config,
+    is_active: bool,
+    matches: Sequence[MatchState] = (),
+    engines: Sequence[EngineRow] = (),
 ) -> Iterator[bytes]:
     """The document's JSON text in pieces of one row.
 
     is_active: this installation can run discovery of the configured source. What is in force
     is what the log adopted; before the first adoption, the file's settings.
-    matches: how true predicted blocks were, by model.
+    matches: how true predicted blocks were, by model. engines: which worker each configured engine
+    belongs to, as far as this process listens to the fleet.
     """
     settings = fold.settings_now
     enabled = is_active and settings is not None and settings.enabled
@@ -69,6 +76,7 @@ def workers_pieces(
         "kv": {
             "enabled": enabled and settings is not None and settings.pick.kv is not None,
             "models": [match_row(state) for state in matches] if enabled else [],
+            "engine_sources": [engine_row(row) for row in engines] if enabled else [],
         },
     }
     yield json_bytes(head)[:-1]
@@ -116,6 +124,18 @@ def match_row(state: MatchState) -> dict[str, Any]:
         "predicted_blocks": state.predicted,
         "confirmed_blocks": state.held,
         "is_trusted": state.is_trusted,
+    }
+
+
+def engine_row(row: EngineRow) -> dict[str, Any]:
+    """One entry of `dynamo.kv.engine_sources`; its address is not shown."""
+    return {
+        "entry": row.place,
+        "namespace": row.source.namespace,
+        "publisher_id": str(engine_publisher_id(row.source.endpoint)),
+        "state": row.binding.value,
+        "worker_id": row.worker.to_decimal() if row.worker is not None else None,
+        "missing": row.missing or None,
     }
 
 

@@ -21,9 +21,11 @@ from app.log_access import LogAccess
 from app.log_tail import monotonic_us
 from app.lookups import Lookups
 from app.observe import Observer
+from app.owner_side import OwnerSide
 from app.readiness import ready_document
 from app.reloading import Reloading
 from app.sibling_metrics import group_metrics
+from ingest.subscriptions.engine_bindings import EngineRow
 from router.ingress.answers import error_answer
 from router.ingress.chat import request_id_of
 from router.ingress.errors import ErrorCode, RequestRefused
@@ -41,6 +43,7 @@ class Parts(Protocol):
     reloading: Reloading
     data: Path
     access: LogAccess
+    owning: OwnerSide | None
 
     @property
     def member(self) -> str | None:
@@ -55,6 +58,9 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
         prompts = parts.service.prompts if parts.service is not None else None
         return prompts.match_states() if prompts is not None else ()
 
+    def engines() -> Sequence[EngineRow]:
+        return parts.owning.engine_rows() if parts.owning is not None else ()
+
     sources = AdminSources(
         config=lambda: reloading.loaded.config,
         fold=lambda: parts.folding.tail.fold,
@@ -63,6 +69,7 @@ def application_of(parts: Parts, lookups: Lookups) -> web.Application:
         explain=lookups.explain,
         state=lookups.state,
         matches=matches,
+        engines=engines,
         checkpoints=CheckpointRoutes(parts.access.folder, lambda: parts.access.reader.log_id),
     )
 

@@ -52,13 +52,31 @@ class EngineSourceSettings(Section):
     endpoint: Text = Field(description="tcp://host:port of the engine's publisher.")
     topic: str = Field(default="", max_length=256, description="The engine's topic; empty hears all.")
     namespace: Text | None = Field(default=None, description="Dynamo namespace; the only one by default.")
-    instance_id: str = Field(
-        pattern=r"^([0-9]{1,20}|0x[0-9a-f]{1,16})$", description="The worker: decimal, or 0x and hex."
+    instance_id: str | None = Field(
+        default=None,
+        pattern=r"^([0-9]{1,20}|0x[0-9a-f]{1,16})$",
+        description="The worker: decimal, or 0x and hex. Absent: it is found by the endpoint's host.",
+    )
+    component: Text | None = Field(
+        default=None, description="Of several workers on that host, the one of this component."
+    )
+    model: Text | None = Field(default=None, description="The one that serves this model.")
+    system_port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="The one whose card names files at this port, its `DYN_SYSTEM_PORT`.",
     )
     dp_rank: int | None = Field(
         default=None, ge=0, le=4095, description="Rank; absent: as the engine says, else the worker's first."
     )
     block_size: int = Field(ge=1, le=65_536, description="Tokens of a block, as the engine is started with.")
+
+    @property
+    def instance_number(self) -> int | None:
+        """The instance id as a number, None where the worker is to be found."""
+        number = self.instance_id
+        return None if number is None else int(number, 16 if number.startswith("0x") else 10)
 
 
 class KvSettings(Section):

@@ -260,6 +260,7 @@ ERRORS: tuple[Rule, ...] = (
     later.kubernetes_models,
     kv.artifacts_are_checksums,
     kv.engine_sources_are_addresses,
+    kv.engine_sources_stand_apart,
     later.bus_listens_apart,
     later.bus_buffers_hold_streams,
     later.bus_clients_are_named,

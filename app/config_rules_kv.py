@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from app.config_findings import Finding, KeyPath
+from app.config_kv import EngineSourceSettings
 from app.config_model import Config
 
 KV: KeyPath = ("dynamo", "kv")
@@ -39,8 +40,40 @@ def engine_sources_are_addresses(config: Config) -> Iterator[Finding]:
             yield Finding((*keys, "namespace"), "is required with several Dynamo namespaces", "name one")
         elif source.namespace is not None and source.namespace not in namespaces:
             yield Finding((*keys, "namespace"), "is not a configured Dynamo namespace", "name one of them")
-        if not 0 < int(source.instance_id, 0) <= _U64_MAX:
-            yield Finding((*keys, "instance_id"), "is not a 64-bit instance id", "see `picklog replay state`")
+        yield from _worker_is_named_or_described(source, keys)
+
+
+def _worker_is_named_or_described(source: EngineSourceSettings, keys: KeyPath) -> Iterator[Finding]:
+    number = source.instance_number
+    if number is None:
+        return
+    if not 0 < number <= _U64_MAX:
+        yield Finding((*keys, "instance_id"), "is not a 64-bit instance id", "see `picklog replay state`")
+    for name in ("component", "model", "system_port"):
+        if getattr(source, name) is not None:
+            yield Finding((*keys, name), "has no effect beside instance_id", "take one of the two out")
+
+
+def engine_sources_stand_apart(config: Config) -> Iterator[Finding]:
+    """No two entries may stand for one rank: nobody could say which of them is right."""
+    seen: dict[object, dict[int | None, int]] = {}
+    for index, source in enumerate(config.dynamo.kv.engine_sources):
+        number, rank = source.instance_number, source.dp_rank
+        host = source.endpoint.rpartition(":")[0].lower()
+        described = host, source.component, source.model, source.system_port
+        namespace = source.namespace or next(iter(config.dynamo.discovery.namespaces), None)
+        ranks = seen.setdefault((namespace, described if number is None else number), {})
+        if number is not None:  # engines that say their ranks may share a worker that is named
+            others = [ranks[rank]] if rank is not None and rank in ranks else []
+        else:
+            others = [at for one, at in ranks.items() if rank is None or one in (rank, None)]
+        if others:
+            yield Finding(
+                (*KV, "engine_sources", index),
+                f"stands for the same rank of the same worker as engine_sources[{min(others)}]",
+                "give each its dp_rank, or what else tells their workers apart",
+            )
+        ranks.setdefault(rank, index)
 
 
 def bypass_is_refused_by_frontends(config: Config) -> Iterator[Finding]:

@@ -3,7 +3,8 @@
 Discovery is started once the fold holds this owner's own claim, with what the fold holds;
 subscriptions follow the folded fleet, not what discovery has just said. So what is dialled
 is what the log says, in a replay too. Block events are subscribed to while the fold is in the
-mode that indexes them, and in no other (KVX-20).
+mode that indexes them, and in no other (KVX-20). Engines that do not name their worker find it
+among the workers that the fold holds (`EngineBindings`).
 
 A standby subscribes like an owner and says nothing: what it hears is held, and told when it takes
 over (`HeldFrames`). Its discovery begins only then, with a full pass that logs differences alone:
@@ -29,13 +30,15 @@ from ingest.log.appends import Importance, Receipt, Status
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import FrameKeeper, raw_digest
 from ingest.subscriptions.connectors import SubscriptionSettings
-from ingest.subscriptions.families import KV_FAMILY, LOAD_FAMILY, FamilyPlan
+from ingest.subscriptions.engine_bindings import EngineBindings, EngineRow
+from ingest.subscriptions.families import LOAD_FAMILY, FamilyPlan, kv_family
 from ingest.subscriptions.held_frames import HeldFrames
 from ingest.subscriptions.supervisor import SubscriptionRow, Subscriptions
 from ingest.subscriptions.takeover import said_again, take_over
+from ingest.subscriptions.worker_places import WorkerPlaces
 from ingest.wire.zmtp_frames import Message, encode_message
 from projections.bounds import MIB
-from projections.events.signals import FrameRefused, KvBatchReceived, SampleReceived
+from projections.events.signals import Family, FrameRefused, KvBatchReceived, SampleReceived
 from projections.fold import Fold
 from projections.fold_modes import KV_INDEX
 from projections.identity import PublisherKey
@@ -96,6 +99,11 @@ class IngestSide:
         self._kv_subscriptions: Subscriptions | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._followed: tuple[int, bool] | None = None
+        self._places = WorkerPlaces()
+        self._placed: int | None = None  # digest of the keys that workers' places were made of
+        self._bindings = EngineBindings(metrics.noticed, monotonic_us)
+        self._bindings.replace(subscriptions.engine_sources)
+        self._kv_family = kv_family(self._bindings)
         self.held: HeldFrames | None = None  # while another process owns the log
 
     @property
@@ -129,6 +137,8 @@ class IngestSide:
 
     def tick(self, fold: Fold) -> None:
         """Call each second or so."""
+        if self._followed is not None and self._followed[1]:
+            self._bindings.tick()
         heard_at = self._writer.owner_heard_at
         if self.held is not None:
             self.held.expire(monotonic_us())
@@ -166,7 +176,7 @@ class IngestSide:
         """Begin with subscriptions, unless they run already."""
         if self._subscriptions is None:
             self._subscriptions = self._subscriptions_of(LOAD_FAMILY, fold)
-            self._kv_subscriptions = self._subscriptions_of(KV_FAMILY, fold)
+            self._kv_subscriptions = self._subscriptions_of(self._kv_family, fold)
 
     def follow(self, fold: Fold) -> None:
         """Let subscriptions follow the fleet and the fold's mode; cheap when both are the same."""
@@ -174,10 +184,19 @@ class IngestSide:
         if subscriptions is None or kv_subscriptions is None:
             return
         followed = fold.state.registry.generation, KV_INDEX in fold.state.intake.fold_mode
+        if followed[1] and self._bindings.is_looking:
+            self._place(fold)
         if followed != self._followed:
             self._followed = followed
             subscriptions.follow(fold.state.registry.fleet)
             kv_subscriptions.follow(fold.state.registry.fleet, is_wanted=followed[1])
+
+    def _place(self, fold: Fold) -> None:
+        """Let engines find their workers. A host may change where the fleet does not: keys are compared."""
+        registry = fold.state.registry
+        if registry.keyspaces.digest != self._placed:
+            self._placed = registry.keyspaces.digest
+            self._bindings.follow(self._places.of(registry))
 
     def _subscriptions_of(self, plan: FamilyPlan, fold: Fold) -> Subscriptions:
         return Subscriptions(
@@ -197,6 +216,7 @@ class IngestSide:
             self._runner.replace(discovery)
         if subscriptions != self._subscription_settings:
             self._subscription_settings = subscriptions
+            self._bindings.replace(subscriptions.engine_sources)
             for plan, running in self._families():
                 running.replace(_settings_of(plan, subscriptions))
 
@@ -208,6 +228,10 @@ class IngestSide:
     def subscription_rows(self) -> list[SubscriptionRow]:
         """Where each subscription stands now."""
         return [row for _, running in self._families() for row in running.rows()]
+
+    def engine_rows(self) -> list[EngineRow]:
+        """Which worker each engine of the configuration belongs to."""
+        return self._bindings.rows()
 
     @property
     def is_connected(self) -> bool:
@@ -235,7 +259,7 @@ class IngestSide:
 
     def _families(self) -> list[tuple[FamilyPlan, Subscriptions]]:
         """What has been started."""
-        both = ((LOAD_FAMILY, self._subscriptions), (KV_FAMILY, self._kv_subscriptions))
+        both = ((LOAD_FAMILY, self._subscriptions), (self._kv_family, self._kv_subscriptions))
         return [(plan, running) for plan, running in both if running is not None]
 
     def _append(self, fact: Fact, heard_at: int | None = None) -> None:
@@ -284,4 +308,4 @@ class IngestSide:
 
 def _settings_of(plan: FamilyPlan, settings: SubscriptionSettings) -> SubscriptionSettings:
     """A family's own: engines publish block events alone, and a change of them restarts no other."""
-    return settings if plan is KV_FAMILY else dataclasses.replace(settings, engine_sources=())
+    return settings if plan.family is Family.KV else dataclasses.replace(settings, engine_sources=())

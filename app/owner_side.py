@@ -26,6 +26,7 @@ from app.reloading import Reloading
 from app.tail import Seen, Tail
 from ingest.log.log_writer import LogWriter
 from ingest.log.raw_frames import FrameKeeper
+from ingest.subscriptions.engine_bindings import EngineRow
 from projections.events.control import ConfigProposed, RecordCondemned
 from projections.events.discovery import KeysDropped, PassSettled
 from projections.events.ports import LogError
@@ -133,8 +134,12 @@ class OwnerSide:
         """Call several times a second."""
         if self.is_owner:
             self.owner.on_tick(monotonic_us(), time_ns() // 1000)
-        elif self.ingest is not None:
+        if self.ingest is not None:
             self.ingest.tick(self._process.newest_fold)
+
+    def engine_rows(self) -> list[EngineRow]:
+        """Which worker each configured engine belongs to, as this process has it."""
+        return self.ingest.engine_rows() if self.ingest is not None else []
 
     async def stop(self) -> None:
         """End discovery and subscriptions."""

@@ -132,10 +132,16 @@ def subscription_settings(config: Config) -> SubscriptionSettings:
 
 
 def _engine_source(source: EngineSourceSettings, namespace: str) -> EngineSource:
-    number = source.instance_id
-    instance_id = int(number, 16) if number.startswith("0x") else int(number)
     return EngineSource(
-        source.endpoint, namespace, instance_id, source.block_size, source.dp_rank, source.topic
+        source.endpoint,
+        namespace,
+        source.instance_number,
+        source.block_size,
+        source.dp_rank,
+        source.topic,
+        source.component,
+        source.model,
+        source.system_port,
     )
 
 

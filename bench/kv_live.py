@@ -115,6 +115,7 @@ class Subscription:
     def __init__(self, owner: Owner, publisher_id: int) -> None:
         self.key = PublisherKey(NAMESPACE, publisher_id)
         self.connection = 1
+        self.peer: str | None = None
         self.keeps_raw = False
         self._owner = owner
         self.stream = EventStream(self)
@@ -145,7 +146,7 @@ class Subscription:
     def release(self) -> None:
         """Nothing to release."""
 
-    def renew(self, reason: Reason) -> None:
+    def renew(self, reason: Reason, *, is_end: bool = False) -> None:
         """The peer stays the same."""
 
 

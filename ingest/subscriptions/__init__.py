@@ -12,6 +12,9 @@
 | `sample_stream` | load samples, merged to the newest of each rank |
 | `event_stream` | block events, one record a frame; reads nothing while the log sheds |
 | `engine_stream` | the same of an engine without a relay |
+| `engine_bindings` | which worker an engine belongs to that does not name it |
+| `worker_places` | what of a worker outlives its restart, as the fold holds it |
+| `advertised` | host and system port in the records of a worker |
 | `continuity` | numbers of one connection: gaps, repeats, merging to the newest sample of a rank |
 | `refusal_counts` | refused frames, told once a second and result |
 | `connectors` | how a connection is made: direct TCP, allowed addresses, limits |

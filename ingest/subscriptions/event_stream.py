@@ -90,8 +90,12 @@ class BatchQueue:
             self._host.hold()
             self._timer = asyncio.get_running_loop().call_later(SHED_PAUSE_S, self._look)
 
+    def drop(self) -> None:
+        """Drop what waits; the connection is held until the log takes batches again, as before."""
+        self._waiting.clear()
+
     def forget(self) -> None:
-        """Drop what waits."""
+        """Drop what waits, and let go of the connection's hold."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.subscriptions.engine_bindings import EngineBindings
 from ingest.subscriptions.engine_stream import engine_plan
 from ingest.subscriptions.event_stream import EVENT_PLAN
 from ingest.subscriptions.message_stream import StreamPlan
@@ -83,9 +84,14 @@ def _order(one: Wanted) -> tuple[int, str]:
     return admission_order(one.publisher.key)
 
 
-def _event_plan(one: Wanted) -> StreamPlan:
-    return EVENT_PLAN if one.source is None else engine_plan(one.source)
+def kv_family(bindings: EngineBindings | None = None) -> FamilyPlan:
+    """The family of block events. bindings: find the workers of engines that do not name theirs."""
+
+    def event_plan(one: Wanted) -> StreamPlan:
+        return EVENT_PLAN if one.source is None else engine_plan(one.source, bindings)
+
+    return FamilyPlan(Family.KV, _events, event_plan)
 
 
 LOAD_FAMILY: Final = FamilyPlan(Family.LOAD, _samples, lambda one: SAMPLE_PLAN)
-KV_FAMILY: Final = FamilyPlan(Family.KV, _events, _event_plan)
+KV_FAMILY: Final = kv_family()  # where all engines name their workers

@@ -30,6 +30,10 @@ class StreamHost(Protocol):
     def connection(self) -> int:
         """Number of the connection, from 1."""
 
+    @property
+    def peer(self) -> str | None:
+        """Address that the connection was made to, None where there is none or nobody knows."""
+
     def append(self, fact: Fact) -> None:
         """A fact for the log."""
 
@@ -55,8 +59,11 @@ class StreamHost(Protocol):
     def release(self) -> None:
         """Read on."""
 
-    def renew(self, reason: Reason) -> None:
-        """The peer is another one from here on: number the connection anew and say so."""
+    def renew(self, reason: Reason, *, is_end: bool = False) -> None:
+        """The peer is another one from here on: number the connection anew and say so.
+
+        is_end: say before that the old one has ended for good, so that what it told is forgotten.
+        """
 
 
 class MessageStream(Protocol):

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     # CONNECTED
     CONNECTED = "connected"
     RESTARTED = "restarted"  # numbers of an engine went back: another process at this address
+    REBOUND = "rebound"  # an engine belongs to another worker from here on, or to none; ENDED goes before
     # BACKOFF
     BAD_ADDRESS = "bad_address"
     DENIED_ADDRESS = "denied_address"

@@ -55,6 +55,12 @@ class ZmtpSession(asyncio.BufferedProtocol):
         self._is_paused = False
         self.has_ended = False
 
+    @property
+    def peer(self) -> str | None:
+        """Numeric address of the other end, None without a connection or where the transport has none."""
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return name[0] if isinstance(name, tuple) and name and isinstance(name[0], str) else None
+
     def end(self, reason: Reason, detail: str = "") -> None:
         """Close at once; unread and unsent bytes are gone. Only the first call counts."""
         if self.has_ended:

@@ -212,8 +212,15 @@ class Subscriber:
         if self._session is not None:
             self._session.release()
 
-    def renew(self, reason: Reason) -> None:
+    @property
+    def peer(self) -> str | None:
         """See StreamHost."""
+        return self._session.peer if self._session is not None else None
+
+    def renew(self, reason: Reason, *, is_end: bool = False) -> None:
+        """See StreamHost."""
+        if is_end:
+            self._tell(SubscriptionState.ENDED, reason)
         self.connection += 1
         self._change(SubscriptionState.CONNECTED, reason)
 
@@ -240,13 +247,20 @@ class Subscriber:
         if self._told == (state, reason, number):
             return
         self._told = (state, reason, number)
+        self._tell(state, reason)
+        if state is SubscriptionState.BACKOFF and reason not in (Reason.STALLED, Reason.STOPPED):
+            said = f": {detail}" if detail else ""
+            text = f"{self.key.namespace}/{self.key.publisher_id}, {reason}{said}"
+            self._ports.on_notice(
+                StatusNotice(f"{self._plan.family.label} subscription backs off", text, "warning")
+            )
+
+    def _tell(self, state: SubscriptionState, reason: Reason) -> None:
         ports, publisher = self._ports, self.publisher
-        namespace, publisher_id = publisher.key
         ports.append(
             SubscriptionChanged(
                 int(self._plan.family),
-                namespace,
-                publisher_id,
+                *publisher.key,
                 publisher.component,
                 int(state),
                 self.connection,
@@ -254,9 +268,3 @@ class Subscriber:
                 reason.value,
             )
         )
-        if state is SubscriptionState.BACKOFF and reason not in (Reason.STALLED, Reason.STOPPED):
-            said = f": {detail}" if detail else ""
-            text = f"{namespace}/{publisher_id}, {reason}{said}"
-            ports.on_notice(
-                StatusNotice(f"{self._plan.family.label} subscription backs off", text, "warning")
-            )

@@ -54,6 +54,7 @@ class SubscriptionRow(NamedTuple):
     """Where one subscription stands now, dials included, which the log is not told.
 
     has_own_ids: its stream counts the events by itself, beginning with each connection.
+    finds_worker: its worker is found here, and another process may have found another one.
     """
 
     family: Family
@@ -65,6 +66,7 @@ class SubscriptionRow(NamedTuple):
     connection: int
     reason: str
     has_own_ids: bool = False
+    finds_worker: bool = False
 
 
 class _Running(NamedTuple):
@@ -211,7 +213,7 @@ class Subscriptions:
         rows = [
             SubscriptionRow(
                 self._plan.family, key, one.publisher.component, one.publisher.address, one.state, transport,
-                one.connection, one.reason.value, wanted.source is not None,
+                one.connection, one.reason.value, wanted.source is not None, _finds_worker(wanted),
             )
             for key, (one, _, wanted) in running
         ]  # fmt: skip
@@ -320,3 +322,7 @@ class Subscriptions:
             running.subscriber.cut(Reason.STALLED)
         what = f"this process stood still, {self._plan.family.label} subscriptions were cut"
         self._on_notice(StatusNotice(what, f"{late_s:.1f} s", "warning"))
+
+
+def _finds_worker(wanted: Wanted) -> bool:
+    return wanted.source is not None and wanted.source.instance_id is None

@@ -9,7 +9,8 @@ which it was heard; nothing twice.
            told follows.
     kv     Batches with an event above the fold's cursors; where one was missed the ids of the events
            say so, and the fold clears the rank as for any gap. An engine that is listened to
-           without a relay has no ids of its own: it begins anew, and its next event is a gap.
+           without a relay has no ids of its own: it begins anew, and its next event is a gap. One that
+           finds its worker by itself is ended first, as the owner before may have found another one.
     both   Frames that were refused since the old owner fell silent. A publisher that is not
            connected now, or is gone, is said to be so last.
 
@@ -79,6 +80,9 @@ def take_over(
     tails: list[HeldFact] = []
     for key in sorted(plans):
         plan = plans[key]
+        if plan.row.finds_worker:
+            forgotten = plan.row._replace(reason=Reason.REBOUND.value)
+            heads.append(HeldFact(silent_since, _changed(forgotten, SubscriptionState.ENDED, plan.shift)))
         if plan.row.state is _CONNECTED or plan.is_joined:
             heads.append(HeldFact(silent_since, _opening(plan)))
         if plan.row.state is not _CONNECTED and not plan.is_joined:

@@ -79,16 +79,19 @@ class EngineSource(NamedTuple):
     """An engine that is listened to without a relay. Given by configuration.
 
     endpoint: tcp://host:port. dp_rank: None for what each batch says, else 0.
-    topic: beginning of the topics that are subscribed. lora: adapter of all its blocks, if any.
+    topic: beginning of the topics that are subscribed. instance_id: its worker; None where it is
+    found by the endpoint's host and by those of component, model and system_port that are given.
     """
 
     endpoint: str
     namespace: str
-    instance_id: int
+    instance_id: int | None
     block_size: int
     dp_rank: int | None = None
     topic: str = ""
-    lora: str | None = None
+    component: str | None = None
+    model: str | None = None
+    system_port: int | None = None
 
 
 class EngineMessage(NamedTuple):
@@ -149,16 +152,25 @@ def open_engine_message(frames: Sequence[bytes], topic: bytes) -> EngineMessage 
 
 
 class EngineReader:
-    """Reads the batches of one engine, with its numbers and groups. Holds nothing of what it reads."""
+    """Reads the batches of one engine, with its numbers and groups. Holds nothing of what it reads.
+
+    worker: whose events they are, which `begin` says; until then the one that the source names.
+    """
 
     def __init__(self, source: EngineSource) -> None:
+        self.worker = source.instance_id or 0
         self._source = source
         self._base = 0
         self._ids: dict[int, int] = {}  # rank -> its last event id on this connection
         self._groups: OrderedDict[int, bool] = OrderedDict()  # index -> whether its last store was taken
 
-    def begin(self, connection: int) -> None:
-        """A connection stands, numbered from 1 and never like one before: all ids lie beyond the old ones."""
+    def begin(self, connection: int, worker: int | None = None) -> None:
+        """A connection stands, numbered from 1 and never like one before: all ids lie beyond the old ones.
+
+        worker: whose events follow, None for the same as before.
+        """
+        if worker is not None:
+            self.worker = worker
         self._base = connection << _CONNECTION_SHIFT
         self._ids.clear()
 
@@ -198,7 +210,7 @@ class EngineReader:
         form = read_engine_event(packed)
         if isinstance(form, Barrier):
             if form.is_effective:
-                packer.cleared(self._source.instance_id, rank, self._next_id(rank), DEVICE)
+                packer.cleared(self.worker, rank, self._next_id(rank), DEVICE)
             return
         tier = DEVICE if form.medium is None else _TIERS.get(form.medium.upper())
         if tier is None or (form.group.locality or "LOCAL").upper() != "LOCAL":
@@ -208,12 +220,12 @@ class EngineReader:
         if isinstance(form, RemovedForm):
             if not self._is_admitted(form.group):
                 raise _Unsupported
-            packer.removed(self._source.instance_id, rank, self._next_id(rank), tier, form.hashes)
+            packer.removed(self.worker, rank, self._next_id(rank), tier, form.hashes)
         elif tier != DEVICE and not _tokens_of(form.token_ids):
-            packer.stored(self._source.instance_id, rank, self._next_id(rank), tier, None, b"")
+            packer.stored(self.worker, rank, self._next_id(rank), tier, None, b"")
         else:
             hashes = self._tokens_hashes(form) + form.hashes
-            packer.stored(self._source.instance_id, rank, self._next_id(rank), tier, form.parent, hashes)
+            packer.stored(self.worker, rank, self._next_id(rank), tier, form.parent, hashes)
 
     def _next_id(self, rank: int) -> int:
         self._ids[rank] += 1
@@ -231,9 +243,8 @@ class EngineReader:
         self._remember(form.group, is_ours and is_dense)
         if not is_ours or not is_dense:
             raise _Unsupported
-        adapter = form.lora or source.lora
-        keys = block_keys(form.extra_keys, form.mm_infos, adapter)
-        seed = seed_of(adapter, form.salt or keys.salt)
+        keys = block_keys(form.extra_keys, form.mm_infos, form.lora)
+        seed = seed_of(form.lora, form.salt or keys.salt)
         hashes = block_hashes(tokens, source.block_size, seed)
         if keys.images:
             return hashes_with_images(hashes, tokens, source.block_size, seed, keys.images)

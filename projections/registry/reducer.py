@@ -38,7 +38,7 @@ from projections.events.held import FleetHeld, KeyHeld, PassHeld
 from projections.identity import U64_MAX, PublisherKey, WorkerKey
 from projections.notices import FleetPublished, Notice, WorkersDeparted
 from projections.registry import observed
-from projections.registry.claims import Claims, Identity, identity_of
+from projections.registry.claims import Claims, Identity, identity_of, instance_identity
 from projections.registry.fleet import Fleet, declares
 from projections.registry.join import (
     Joined,
@@ -98,7 +98,7 @@ class Registry:
         """The published fleet. The same object until its content differs."""
         if self._fleet is None:
             workers = {key: self._workers[key] for key in self._order}
-            cards = {key: self._card_value(name) for key, name in self._cards.items()}
+            cards = {key: self._value_of(name) for key, name in self._cards.items()}
             publishers = tuple(self._publishers[key] for key in sorted(self._publishers))
             self._fleet = Fleet(
                 self.generation,
@@ -117,6 +117,11 @@ class Registry:
     def worker(self, key: WorkerKey) -> Worker | None:
         """A published worker of the newest state, without making a fleet."""
         return self._workers.get(key)
+
+    def endpoint_value(self, key: WorkerKey) -> bytes:
+        """The record that makes a worker, JSON as found or cut; b"" where no one key does."""
+        name = self._claims.sole(instance_identity(*key))
+        return b"" if name is None else self._value_of((int(Keyspace.INSTANCES), key.namespace, name))
 
     def is_live(self, namespace: str, instance_id: int, dp_rank: int) -> bool:
         """As Fleet.is_live, of the newest state."""
@@ -299,7 +304,7 @@ class Registry:
         held = self.keyspaces.get(name) if name is not None else None
         return held.value_digest if held is not None else None
 
-    def _card_value(self, name: HeldName) -> bytes:
+    def _value_of(self, name: HeldName) -> bytes:
         held = self.keyspaces.get(name)
         return held.value if held is not None else b""
 

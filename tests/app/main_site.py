@@ -128,6 +128,16 @@ class Site:
         for file in self.files_of(worker):
             (self.store / file).unlink()
 
+    def restart(self, worker: int) -> int:
+        """Put a worker's records as it writes them after a restart, under another id; those before stay."""
+        fresh = worker ^ 0x5A5A
+        for file in self.files_of(worker):
+            text = self.files[file].replace(f"{worker:x}", f"{fresh:x}").replace(str(worker), str(fresh))
+            name = file.replace(f"{worker:x}", f"{fresh:x}")
+            self.files[name] = text
+            self.put(name, text)
+        return fresh
+
     def write(self, config: dict[str, Any]) -> None:
         fresh = self.file.with_suffix(".new")
         fresh.write_text(yaml.safe_dump(config))

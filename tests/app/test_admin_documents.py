@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from app.admin_documents import is_source_installed, json_bytes, workers_pieces
 from app.config_load import check_data
 from app.config_model import MASK, Config
+from ingest.subscriptions.engine_bindings import Binding, EngineRow
+from ingest.subscriptions.families import engine_publisher_id
+from ingest.wire.engine_events import EngineSource
 from projections.events.discovery import Keyspace, PassEnded
 from projections.events.signals import Family, SubscriptionChanged, SubscriptionState, Transport
+from projections.identity import WorkerKey
 from router.prompt.self_check import MatchState
 from tests.app.observed import adopted
 from tests.projections.fleet_script import NS, Script, instance_key
@@ -83,7 +87,7 @@ def test_the_document_has_its_promised_members() -> None:
         "kv",
         "subscriptions",
     }
-    assert document["kv"] == {"enabled": False, "models": []}
+    assert document["kv"] == {"enabled": False, "models": [], "engine_sources": []}
     assert document["enabled"] is document["connected"] is True
     assert document["source"] == "file"
     assert document["signals"] == {"load": True, "capacity": True}
@@ -167,6 +171,30 @@ def test_subscriptions_are_told_by_family_publisher_state_and_transport() -> Non
         }
         for publisher, state in ((str(0x77), "backoff"), (str(big), "connected"))
     ]
+
+
+def test_engines_are_shown_with_their_worker_or_with_what_is_missing_and_without_their_address() -> None:
+    named = EngineSource("tcp://10.0.0.7:5557", NS, 7, 16)
+    lost = EngineSource("tcp://10.0.0.7:5558", NS, None, 16)
+    rows = [
+        EngineRow(0, named, Binding.NAMED, WorkerKey(NS, 7), ""),
+        EngineRow(1, lost, Binding.NO_WORKER, None, "what to do"),
+    ]
+    fold = a_fleet().fold
+    text = b"".join(workers_pieces(fold, a_config(), True, engines=rows))
+    first, second = json.loads(text)["kv"]["engine_sources"]
+    assert first == {
+        "entry": 0,
+        "namespace": NS,
+        "publisher_id": str(engine_publisher_id(named.endpoint)),
+        "state": "named",
+        "worker_id": "7",
+        "missing": None,
+    }
+    assert (second["state"], second["worker_id"], second["missing"]) == ("no_worker", None, "what to do")
+    assert b"10.0.0.7" not in text
+    hidden = b"".join(workers_pieces(fold, a_config(), False, engines=rows))
+    assert json.loads(hidden)["kv"]["engine_sources"] == []
 
 
 @pytest.mark.req("ADM-07")

@@ -88,12 +88,68 @@ def test_nothing_pinned_is_said_since_no_prompt_can_be_read() -> None:
         ({"namespace": "elsewhere"}, "namespace"),
         ({"block_size": 0}, "block_size"),
         ({"dp_rank": -1}, "dp_rank"),
+        ({"component": "prefill"}, "component"),
+        ({"model": "m"}, "model"),
+        ({"system_port": 9090}, "system_port"),
+        ({"instance_id": None, "system_port": 0}, "system_port"),
+        ({"instance_id": None, "system_port": 65_536}, "system_port"),
     ],
 )
 def test_an_engine_source_is_an_address_and_a_worker(change: dict[str, Any], key: str) -> None:
     assert not errors({"dynamo": {"kv": {"engine_sources": [SOURCE]}}})
     found = errors({"dynamo": {"kv": {"engine_sources": [{**SOURCE, **change}]}}})
     assert [line.split(":")[0] for line in found] == [f"dynamo.kv.engine_sources[0].{key}"]
+
+
+def sources(*changes: dict[str, Any]) -> list[str]:
+    places = [f"tcp://10.0.0.7:{port}" for port in range(5557, 5557 + len(changes))]
+    entries = [{**SOURCE, "endpoint": place, **change} for place, change in zip(places, changes, strict=True)]
+    return errors({"dynamo": {"kv": {"engine_sources": entries}}})
+
+
+@pytest.mark.parametrize("number", ["7", "007", "0x7", "18446744073709551615", None])
+def test_an_engine_source_names_its_worker_in_either_spelling_or_not_at_all(number: str | None) -> None:
+    assert sources({"instance_id": number}) == []
+    expected = None if number is None else 7 if len(number) < 4 else (1 << 64) - 1
+    made = Config.model_validate({"dynamo": {"kv": {"engine_sources": [{**SOURCE, "instance_id": number}]}}})
+    assert made.dynamo.kv.engine_sources[0].instance_number == expected
+
+
+FOUND: dict[str, Any] = {"instance_id": None}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (FOUND, FOUND),
+        (FOUND, {**FOUND, "dp_rank": 1}),
+        ({**FOUND, "dp_rank": 1}, FOUND),
+        ({**FOUND, "dp_rank": 1}, {**FOUND, "dp_rank": 1}),
+        ({**FOUND, "endpoint": "tcp://Engine:1"}, {**FOUND, "endpoint": "tcp://engine:2"}),
+        ({"instance_id": "0x2a", "dp_rank": 1}, {"instance_id": "42", "dp_rank": 1}),
+    ],
+)
+def test_engine_sources_that_stand_for_one_rank_are_refused(changes: tuple[dict[str, Any], ...]) -> None:
+    (line,) = sources(*changes)
+    assert line.startswith(
+        "dynamo.kv.engine_sources[1]: stands for the same rank of the same worker as engine_s"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ({**FOUND, "dp_rank": 0}, {**FOUND, "dp_rank": 1}),
+        ({**FOUND, "component": "prefill"}, {**FOUND, "component": "decode"}),
+        ({**FOUND, "model": "one"}, {**FOUND, "model": "two"}),
+        ({**FOUND, "system_port": 9090}, {**FOUND, "system_port": 9091}),
+        (FOUND, {**FOUND, "endpoint": "tcp://10.0.0.8:5557"}),
+        ({"instance_id": "42"}, {"instance_id": "42"}),
+        ({"instance_id": "42"}, FOUND),
+    ],
+)
+def test_engine_sources_that_may_stand_apart_are_taken(changes: tuple[dict[str, Any], ...]) -> None:
+    assert sources(*changes) == []
 
 
 def test_an_engine_source_stands_once() -> None:

@@ -23,7 +23,7 @@ from ingest.subscriptions.connectors import SubscriptionSettings
 from ingest.wire.engine_events import EngineSource
 from projections.events.codec import decode_record
 from projections.events.control import FoldModeAdopted
-from projections.events.discovery import KeyPut, PassBegan
+from projections.events.discovery import KeyDeleted, KeyPut, PassBegan
 from projections.events.ports import MemoryLog
 from projections.events.signals import (
     Family,
@@ -243,6 +243,46 @@ async def test_other_engines_restart_no_subscription_to_load(tmp_path: Path) -> 
     changes = [fact for fact in owner.facts(SubscriptionChanged) if isinstance(fact, SubscriptionChanged)]
     assert "settings_changed" not in {fact.reason for fact in changes}
     await owner.close()
+
+
+async def test_engines_find_their_workers_among_those_that_the_fold_holds_while_it_indexes_blocks(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    first, second = site.workers("prefill")
+    site.remove(second)
+    owner = await Owner.of(site.store)
+    source = EngineSource("tcp://127.0.0.1:1", "dynamo", None, 16, component="prefill")
+    owner.side.reconfigure(owner.settings, SubscriptionSettings(engine_sources=(source,)))
+
+    def worker() -> tuple[str, int | None]:
+        (row,) = owner.side.engine_rows()
+        return row.binding.value, row.worker.instance_id if row.worker is not None else None
+
+    owner.side.start(owner.fold)
+    await until(lambda: owner.side.is_connected, "the pass stands")
+    await owner.writer.flush()
+    owner.read()
+    owner.side.tick(owner.fold)
+    assert worker() == ("no_worker", None), "nobody would use it"
+    owner.writer.append(FoldModeAdopted((KV_INDEX,)))
+    await owner.writer.flush()
+    owner.read()
+    assert worker() == ("bound", first)
+    site.remove(first)
+    for file in site.files_of(second):
+        site.put(file, site.files[file])
+    await until(lambda: len(owner.facts(KeyDeleted)) and len(keys_put(owner, second)), "both are in the log")
+    await owner.writer.flush()
+    owner.read()
+    owner.side.tick(owner.fold)
+    assert worker() == ("bound", second)
+    await owner.close()
+
+
+def keys_put(owner: Owner, worker: int) -> list[object]:
+    name = f"/generate/{worker:x}"
+    return [fact for fact in owner.facts(KeyPut) if isinstance(fact, KeyPut) and fact.key.endswith(name)]
 
 
 async def test_block_events_give_way_to_control_records_and_not_to_samples(

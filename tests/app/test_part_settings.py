@@ -141,6 +141,14 @@ def test_engines_are_named_by_number_and_namespace() -> None:
     assert made.engine_sources == (first, first._replace(endpoint="tcp://10.0.0.7:5558", dp_rank=3))
 
 
+def test_engines_that_find_their_worker_are_told_by_what() -> None:
+    keys: dict[str, Any] = {"component": "prefill", "model": "m", "system_port": 9090}
+    source = {"endpoint": "tcp://10.0.0.7:5557", "namespace": "one", "block_size": 16, **keys}
+    store = {"root": "/s", "namespaces": ["one", "two"]}
+    made = subscription_settings(dynamo("file", store, kv={"engine_sources": [source]}))
+    assert made.engine_sources == (EngineSource("tcp://10.0.0.7:5557", "one", None, 16, **keys),)
+
+
 def test_the_router_gets_backends_keys_pools_and_deadlines() -> None:
     made = router_settings(
         config(

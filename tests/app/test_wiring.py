@@ -10,6 +10,7 @@ import random
 import threading
 from array import array
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,13 @@ from ingest.log.segment_log import SegmentLog
 from projections.events.control import ConfigAdopted, LaneOpened, RecordCondemned, ReplicaStarted
 from projections.events.discovery import KeyPut
 from projections.events.picks import DispatchEnded, EndStatus, KvResult, PickMade
-from projections.events.signals import KvBatchReceived
+from projections.events.signals import KV_EVENT_HEAD, FrameRefused, KvBatchReceived
 from projections.fold import Fold
 from projections.kv.block_hash import block_hashes, seed_of
+from projections.notices import FrameResult
+from replay.engine import records_of
 from router.question import PromptFacts
-from tests.app.main_site import MODEL, Site, site_in, until
+from tests.app.main_site import MODEL, Run, Site, site_in, until
 from tests.ingest.wire.engine_batches import batch, encodings, engine_message, stored_items
 
 
@@ -379,3 +382,112 @@ async def test_an_engines_own_events_reach_a_pick_and_its_token_ids_reach_nothin
     assert told.hashes in kept, "what is looked through is what was written"
     for at in range(len(ids) - 3):
         assert not any(one in kept for one in encodings(ids[at : at + 4]))
+
+
+class Engine:
+    """An engine process at a port of its own, which it keeps over restarts."""
+
+    def __init__(self, port: int | None = None) -> None:
+        self.port = port
+
+    async def __aenter__(self) -> Engine:
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.XPUB)
+        self._socket.linger = 0
+        if self.port is None:
+            self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        else:
+            self._socket.bind(f"tcp://127.0.0.1:{self.port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+
+    async def store(self, number: int, names: range, ids: list[int], size: int) -> None:
+        """Say that a chain of blocks is stored, once somebody listens to the first message."""
+        if number == 0:
+            await asyncio.wait_for(self._socket.recv(), 30)  # the subscription
+        await self._socket.send_multipart(
+            engine_message(number, batch(stored_items([*names], ids, size=size)))
+        )
+
+
+async def bound(run: Run, state: str, worker: int | None) -> None:
+    """Until the one engine source stands there."""
+    async with asyncio.timeout(30):
+        while True:
+            _, document = await run.get("/admin/dynamo/workers")
+            (row,) = document["kv"]["engine_sources"]
+            if row["state"] == state:
+                assert row["worker_id"] == (None if worker is None else str(worker))
+                assert "127.0.0.1" not in str(row)
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.req("KVX-05")
+async def test_an_engine_follows_its_worker_through_a_restart_without_an_edit(site: Site) -> None:
+    size = 16
+    ids = [random.Random(8).randrange(300, 60_000) for _ in range(8 * size)]
+    hashes = block_hashes(array("I", ids).tobytes(), size, seed_of(None, None))
+    prompt = PromptFacts(KvResult.READY, len(ids), ((size, hashes),))
+    neighbour, before = site.workers("prefill")
+    site.remove(neighbour)
+
+    def credited(run: Run, name: str) -> tuple[int, int]:
+        """Instance id and credit of a pick for the prompt."""
+        process = run.process
+        assert process.service is not None
+        settings = process.folding.tail.fold.settings_now
+        assert settings is not None
+        pick = process.service.pick(
+            held=settings,
+            request_id=name,
+            model=MODEL,
+            eligible=("dynamo",),
+            absent=(),
+            estimated_tokens=len(ids),
+            prompt=prompt,
+        )
+        assert pick.outcome.prefill.chosen is not None
+        return pick.outcome.prefill.chosen.instance_id, pick.outcome.overlap_blocks
+
+    def holds(run: Run, blocks: int) -> bool:
+        return sum(one.ownerships for one in run.process.folding.tail.fold.state.kv.indexes) == blocks
+
+    async with AsyncExitStack() as stack:
+        engine = await stack.enter_async_context(Engine())
+        source = {"endpoint": f"tcp://127.0.0.1:{engine.port}", "component": "prefill", "block_size": size}
+        site.config["dynamo"]["kv"] = {"enabled": True, "engine_sources": [source]}
+        site.write(site.config)
+        run = await stack.enter_async_context(site.running())
+        await bound(run, "bound", before)
+        await engine.store(0, range(1, 9), ids, size)
+        await until(lambda: holds(run, 8), "blocks are held")
+        assert credited(run, "before") == (before, 8)
+
+        await engine.__aexit__()  # killed: its record stays until its lease is over
+        after = site.restart(before)
+        await bound(run, "several_workers", None)
+        engine = await stack.enter_async_context(Engine(engine.port))
+        await engine.store(0, range(1, 9), ids, size)
+        await until(lambda: site.facts(FrameRefused), "counted")
+        assert holds(run, 0), "what comes while nobody knows whose it is counts for nobody"
+        site.remove(before)
+        await bound(run, "bound", after)
+        await run.flushed()
+        assert holds(run, 0), "nothing is carried over"
+
+        await engine.store(1, range(11, 19), ids, size)
+        await until(lambda: holds(run, 8), "blocks of the new one are held")
+        assert credited(run, "after") == (after, 8)
+        await run.flushed()
+        assert await run.end() == 0
+    assert {fact.result for fact in site.facts(FrameRefused)} == {FrameResult.IDENTITY_MISMATCH}
+    heads = b"".join(fact.heads for fact in site.facts(KvBatchReceived))
+    assert [head[0] for head in KV_EVENT_HEAD.iter_unpack(heads)] == [before, after]
+    replayed, reader = Fold(), SegmentLog.open_reader(site.data)
+    for offset, data in records_of(reader, 0):
+        replayed.apply(offset, data, [])
+    reader.close()
+    assert sum(one.ownerships for one in replayed.state.kv.indexes) == 8, "the log alone says it all"

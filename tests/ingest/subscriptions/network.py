@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from ingest.subscriptions.addresses import parse_address
 from ingest.subscriptions.connectors import ConnectFailed
 from ingest.subscriptions.dial_gate import DialGate
 from ingest.subscriptions.loop_watch import LoopWatch
@@ -70,8 +71,9 @@ def unreadable(sequence: int, publisher_id: int = 5) -> bytes:
 class Peer(asyncio.Transport):
     """The transport of one connection and the publisher at its other end."""
 
-    def __init__(self, address: str, protocol: asyncio.BaseProtocol) -> None:
-        super().__init__()
+    def __init__(self, address: str, protocol: asyncio.BaseProtocol, host: str | None = None) -> None:
+        parsed = parse_address(address)
+        super().__init__({"peername": (host or parsed.host, parsed.port)} if parsed is not None else None)
         assert isinstance(protocol, asyncio.BufferedProtocol)
         self.address = address
         self.protocol = protocol
@@ -136,6 +138,7 @@ class FakeConnector:
         self.peers: list[Peer] = []
         self.outcomes: list[Exception | asyncio.Event] = []
         self.default: Callable[[str], Exception | asyncio.Event | None] = lambda address: None
+        self.peer_of: Callable[[str], str | None] = lambda address: None  # what a name leads to
         self.dialled_at_s: list[float] = []
 
     async def connect(self, address: str, protocol: asyncio.BaseProtocol) -> None:
@@ -145,7 +148,7 @@ class FakeConnector:
             raise outcome
         if outcome is not None:
             await outcome.wait()
-        peer = Peer(address, protocol)
+        peer = Peer(address, protocol, self.peer_of(address))
         self.peers.append(peer)
         protocol.connection_made(peer)
         if self.greets:

@@ -14,7 +14,10 @@ from tests.ingest.wire.kv_messages import PUBLISHER, Told, told
 
 
 class FakeHost:
-    """See StreamHost. is_shedding_now: what the log says. held: whether reading is held."""
+    """See StreamHost. is_shedding_now: what the log says. held: whether reading is held.
+
+    ends: connections that were said to have ended for good.
+    """
 
     def __init__(self, publisher_id: int = PUBLISHER, keeps_raw: bool = False) -> None:
         self.key = PublisherKey("prod", publisher_id)
@@ -25,6 +28,8 @@ class FakeHost:
         self.counts: dict[FrameResult, int] = {}
         self.notices: list[Notice] = []
         self.renewals: list[Reason] = []
+        self.ends: list[int] = []
+        self.peer: str | None = "10.0.0.7"
         self.is_shedding_now = False
         self.is_held = False
 
@@ -54,7 +59,9 @@ class FakeHost:
         assert self.is_held
         self.is_held = False
 
-    def renew(self, reason: Reason) -> None:
+    def renew(self, reason: Reason, *, is_end: bool = False) -> None:
+        if is_end:
+            self.ends.append(self.connection)
         self.connection += 1
         self.renewals.append(reason)
 

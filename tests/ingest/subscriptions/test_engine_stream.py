@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from ingest.subscriptions.engine_bindings import EngineBindings
 from ingest.subscriptions.engine_stream import EngineStream, engine_plan
 from ingest.subscriptions.reasons import Reason
+from ingest.subscriptions.worker_places import WorkerPlace
+from projections.identity import WorkerKey
 from projections.notices import FrameResult, StatusNotice
 from tests.ingest.subscriptions.stream_host import FakeHost
 from tests.ingest.wire.engine_batches import SOURCE, batch, engine_message, stored_items, tokens
@@ -24,6 +29,27 @@ def stream(host: FakeHost) -> EngineStream:
     stream = EngineStream(SOURCE, host)
     stream.begin()
     return stream
+
+
+class Finding:
+    """A stream whose engine finds its worker, and the workers that stand."""
+
+    source = SOURCE._replace(instance_id=None)
+
+    def __init__(self, host: FakeHost) -> None:
+        self.bindings = EngineBindings(host.notices.append, lambda: 0)
+        self.bindings.replace([self.source])
+        self.stream = EngineStream(self.source, host, self.bindings)
+
+    def stand(self, *workers: int) -> None:
+        self.bindings.follow(
+            WorkerPlace(WorkerKey("prod", one), "10.0.0.7", "backend", "m", None, range(1)) for one in workers
+        )
+
+
+@pytest.fixture
+def finding(host: FakeHost) -> Finding:
+    return Finding(host)
 
 
 def cleared(number: int) -> tuple[bytes, ...]:
@@ -137,3 +163,83 @@ async def test_a_connection_with_another_number_counts_its_events_anew(
     stream.renumbered()
     stream.receive([cleared(3)])
     assert ids(host) == [BASE + 1, BASE + 2, 7 * BASE + 1]
+
+
+async def test_batches_are_told_for_the_worker_that_is_found(finding: Finding, host: FakeHost) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    finding.stream.receive([cleared(1)])
+    assert [one.worker_id for one in host.events] == [9]
+
+
+async def test_before_its_first_connection_what_an_earlier_process_told_is_ended(
+    finding: Finding, host: FakeHost
+) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    assert (host.ends, host.renewals, host.connection) == ([1], [Reason.REBOUND], 2)
+    host.connect(finding.stream)
+    assert (host.ends, host.connection) == ([1], 3), "the worker is the same"
+    finding.stream.receive([cleared(1)])
+    assert ids(host) == [3 * BASE + 1]
+
+
+async def test_another_worker_begins_with_nothing_of_the_one_before(finding: Finding, host: FakeHost) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    finding.stream.receive([cleared(1)])
+    finding.stand(10)
+    finding.stream.receive([cleared(2)])
+    assert host.ends == [1, 2]
+    assert [(one.worker_id, one.event_id) for one in host.events] == [(9, 2 * BASE + 1), (10, 3 * BASE + 1)]
+    assert [fact.connection for fact in host.batches] == [2, 3]
+
+
+async def test_while_nobody_fits_messages_are_counted_and_dropped(finding: Finding, host: FakeHost) -> None:
+    finding.stream.begin()
+    finding.stream.receive([cleared(1), engine_message(2, b"\xc1")])
+    assert (host.batches, host.counts) == ([], {FrameResult.IDENTITY_MISMATCH: 2})
+    finding.stand(9)
+    finding.stream.receive([cleared(3)])
+    finding.stand(9, 10)
+    finding.stream.receive([cleared(4)])
+    assert [one.worker_id for one in host.events] == [9]
+    assert host.counts == {FrameResult.IDENTITY_MISMATCH: 3}
+
+
+async def test_what_waited_for_the_log_goes_with_the_worker_before(finding: Finding, host: FakeHost) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    host.is_shedding_now = True
+    finding.stream.receive([cleared(1)])
+    finding.stand(10)
+    finding.stream.receive([cleared(2)])
+    host.is_shedding_now = False
+    await asyncio.sleep(1)
+    assert [one.worker_id for one in host.events] == [10]
+    assert not host.is_held
+
+
+async def test_a_change_without_a_connection_is_told_with_the_next_one(
+    finding: Finding, host: FakeHost
+) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    finding.stream.forget()
+    finding.stand(10)
+    finding.stand(11)
+    assert host.ends == [1]
+    host.connect(finding.stream)
+    finding.stream.receive([cleared(1)])
+    assert host.ends == [1, 3]
+    assert [one.worker_id for one in host.events] == [11]
+
+
+async def test_another_number_of_the_connection_ends_nothing(finding: Finding, host: FakeHost) -> None:
+    finding.stand(9)
+    finding.stream.begin()
+    host.connection = 7
+    finding.stream.renumbered()
+    finding.stream.receive([cleared(1)])
+    assert host.ends == [1]
+    assert [(one.worker_id, one.event_id) for one in host.events] == [(9, 7 * BASE + 1)]

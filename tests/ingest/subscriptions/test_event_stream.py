@@ -136,3 +136,18 @@ def test_numbers_join_over_what_is_filled() -> None:
     run.fill(9)
     assert (run.is_repeat(7), run.is_repeat(8)) == (True, False)
     assert (run.take(8), run.take(9), run.take(11)) == (6, 9, 11)
+
+
+async def test_what_is_dropped_while_the_log_sheds_leaves_the_connection_held_until_then(
+    host: FakeHost,
+) -> None:
+    host.is_shedding_now = True
+    queue = BatchQueue(host)
+    first = KvBatchReceived("prod", 5, 1, 0, 0, b"", b"", 0)
+    queue.offer(first, None)
+    queue.drop()
+    queue.offer(first._replace(sequence=1), None)
+    assert (len(queue), host.is_held) == (1, True)
+    host.is_shedding_now = False
+    await asyncio.sleep(0.1)
+    assert ([fact.sequence for fact in host.batches], host.is_held) == ([1], False)

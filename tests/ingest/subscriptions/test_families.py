@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingest.subscriptions.connectors import SubscriptionSettings
+from ingest.subscriptions.engine_bindings import EngineBindings
 from ingest.subscriptions.engine_stream import EngineStream
 from ingest.subscriptions.event_stream import EVENT_PLAN
 from ingest.subscriptions.families import (
@@ -14,6 +15,7 @@ from ingest.subscriptions.families import (
     Wanted,
     admission_order,
     engine_publisher_id,
+    kv_family,
 )
 from ingest.subscriptions.sample_stream import SAMPLE_PLAN
 from projections.events.signals import Family
@@ -55,6 +57,19 @@ def test_an_engine_is_a_publisher_of_its_own_among_the_others() -> None:
     assert (engine.publisher.component, engine.publisher.address) == (ENGINE_COMPONENT, SOURCE.endpoint)
     plan = KV_FAMILY.stream(engine)
     assert isinstance(plan.make(FakeHost()), EngineStream)
+
+
+def test_an_engine_that_finds_its_worker_is_listened_to_like_one_that_names_it() -> None:
+    found = SOURCE._replace(instance_id=None)
+    bindings = EngineBindings(lambda _: None, lambda: 0)
+    bindings.replace([found])
+    family = kv_family(bindings)
+    named, finding = (
+        family.wanted(FLEET, ENGINES),
+        family.wanted(FLEET, SubscriptionSettings(engine_sources=(found,))),
+    )
+    assert ids(finding) == ids(named)
+    assert isinstance(family.stream(finding[-1]).make(FakeHost()), EngineStream)
 
 
 def test_the_number_of_an_engine_is_its_address_and_never_changes() -> None:

@@ -284,3 +284,12 @@ async def test_a_flooding_publisher_is_drained_as_fast_as_it_writes() -> None:
                 await session.writer.drain()
         await listener.until(lambda: len(listener.messages) == count)
         assert listener.ended == []
+
+
+async def test_a_session_knows_the_address_at_its_other_end_while_it_stands(listener: Listener) -> None:
+    async with fake.FakePublisher() as publisher, session_to(publisher.endpoint) as (session, heard):
+        await heard.until(lambda: heard.connected)
+        assert session.peer == "127.0.0.1"
+    await asyncio.sleep(0)
+    assert session.peer is None
+    assert offline(listener)[0].peer == "10.0.0.1"

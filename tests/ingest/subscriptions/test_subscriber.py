@@ -377,3 +377,26 @@ async def test_a_reader_of_the_log_that_is_away_changes_nothing_in_memory(
         assert isinstance(subscriber._stream, SampleStream)
         assert subscriber._stream.waiting <= 256
     assert heard.samples == []
+
+
+async def test_a_renewed_connection_may_end_the_one_before_for_good(
+    connector: FakeConnector, heard: Heard
+) -> None:
+    async with running(connector, heard) as subscriber:
+        heard.facts.clear()
+        subscriber.renew(Reason.REBOUND, is_end=True)
+        subscriber.renew(Reason.RESTARTED)
+    assert [(fact.state, fact.connection, fact.reason) for fact in heard.changes[:3]] == [
+        (SubscriptionState.ENDED, 1, "rebound"),
+        (SubscriptionState.CONNECTED, 2, "rebound"),
+        (SubscriptionState.CONNECTED, 3, "restarted"),
+    ]
+    assert subscriber.connection == 3
+
+
+async def test_the_peer_is_the_address_that_was_connected_to(connector: FakeConnector, heard: Heard) -> None:
+    async with running(connector, heard) as subscriber:
+        assert subscriber.peer == "10.0.0.1"
+        connector.peer.hang_up()
+        await settle()
+        assert subscriber.peer is None

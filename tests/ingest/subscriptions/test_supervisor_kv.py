@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from ingest.subscriptions.connectors import SubscriptionSettings
-from ingest.subscriptions.families import KV_FAMILY, engine_publisher_id
+from ingest.subscriptions.engine_bindings import EngineBindings
+from ingest.subscriptions.families import KV_FAMILY, FamilyPlan, engine_publisher_id, kv_family
 from ingest.subscriptions.supervisor import Subscriptions
+from ingest.subscriptions.worker_places import WorkerPlace
 from ingest.wire.zmtp_frames import encode_frame, encode_message
 from projections.bounds import SUBSCRIPTIONS_MAX
 from projections.events.held import PublisherHeld
 from projections.events.signals import Family, SubscriptionState
+from projections.identity import WorkerKey
+from projections.notices import FrameResult
 from projections.registry.fleet import Fleet, Publisher
 from tests.ingest.subscriptions.network import (
     FakeConnector,
@@ -28,6 +32,7 @@ from tests.ingest.subscriptions.network import (
 from tests.ingest.wire.engine_batches import SOURCE, batch, engine_message
 from tests.ingest.wire.kv_messages import event, removed
 from tests.ingest.wire.kv_messages import message as kv_message
+from tests.ingest.wire.kv_messages import told as events_in
 
 pytestmark = pytest.mark.looptime
 ENGINE_ID = engine_publisher_id(SOURCE.endpoint)
@@ -45,13 +50,19 @@ def message(number: int, publisher_id: int = 1, blocks: int = 1) -> bytes:
 
 @contextlib.asynccontextmanager
 async def following(
-    connector: FakeConnector, heard: Heard, fleet: Fleet, *, is_wanted: bool = True, **settings: Any
+    connector: FakeConnector,
+    heard: Heard,
+    fleet: Fleet,
+    *,
+    is_wanted: bool = True,
+    family: FamilyPlan = KV_FAMILY,
+    **settings: Any,
 ) -> AsyncIterator[Subscriptions]:
     asked = SubscriptionSettings(engine_sources=settings.pop("engine_sources", ()))
     subscriptions = Subscriptions(
         heard.facts.append,
         asked,
-        KV_FAMILY,
+        family,
         on_notice=heard.notices.append,
         random_unit=lambda: 1.0,
         clock_s=never_late,
@@ -150,6 +161,42 @@ async def test_an_engine_is_subscribed_by_its_topic_and_told_by_its_number(
         assert peer.written.endswith(encode_frame(b"\x01kv@"))
         peer.say(encode_message(engine_message(3, batch(["AllBlocksCleared"]), b"kv@pod")))
     assert [(fact.publisher_id, fact.namespace) for fact in heard.batches] == [(ENGINE_ID, "prod")]
+
+
+async def test_an_engine_finds_its_worker_by_the_address_that_its_name_led_to(
+    connector: FakeConnector, heard: Heard
+) -> None:
+    source = SOURCE._replace(endpoint="tcp://engine.fleet:5557", instance_id=None)
+    bindings = EngineBindings(heard.notices.append, lambda: 0)
+    bindings.replace([source])
+    bindings.follow([place(9, "10.0.0.7"), place(10, "10.0.0.8")])
+    connector.peer_of = lambda _: "10.0.0.7"
+    fleet, family = fleet_of(), kv_family(bindings)
+    async with following(connector, heard, fleet, family=family, engine_sources=(source,)) as subscriptions:
+        assert [row.finds_worker for row in subscriptions.rows()] == [True]
+        connector.peer.say(encode_message(engine_message(1, batch(["AllBlocksCleared"]))))
+        connector.peer_of = lambda _: "10.0.0.8"
+        connector.peer.hang_up()
+        await asyncio.sleep(1)
+        connector.peer.say(encode_message(engine_message(1, batch(["AllBlocksCleared"]))))
+        bindings.follow([])
+        connector.peer.say(encode_message(engine_message(2, batch(["AllBlocksCleared"]))))
+        subscriptions.follow(fleet, is_wanted=False)
+        heard.facts, seen = [], heard.facts
+        bindings.follow([place(10, "10.0.0.8")])
+        assert heard.facts == [], "who is not listened to any more tells nothing"
+        heard.facts = seen
+    assert [one.worker_id for fact in heard.batches for one in events_in(fact.heads, fact.hashes)] == [9, 10]
+    assert [(state, reason) for _, state, reason in told(heard)] == [
+        ("connecting", "started"), ("connected", "connected"), ("ended", "rebound"), ("connected", "rebound"),
+        ("backoff", "closed"), ("connected", "connected"), ("ended", "rebound"), ("connected", "rebound"),
+        ("ended", "rebound"), ("connected", "rebound"), ("ended", "departed"),
+    ]  # fmt: skip
+    assert [fact.result for fact in heard.refused] == [FrameResult.IDENTITY_MISMATCH]
+
+
+def place(instance_id: int, host: str) -> WorkerPlace:
+    return WorkerPlace(WorkerKey("prod", instance_id), host, "backend", "m", None, range(1))
 
 
 @pytest.mark.req("REL-03")

@@ -46,10 +46,11 @@ def row(
     state: SubscriptionState = CONNECTED,
     connection: int = 1,
     has_own_ids: bool = False,
+    finds_worker: bool = False,
 ) -> SubscriptionRow:
     key = LOAD if family is Family.LOAD else KV
     words = ("backend", "tcp://10.0.0.1:1", state, Transport.DIRECT, connection, "word", has_own_ids)
-    return SubscriptionRow(family, key, *words)
+    return SubscriptionRow(family, key, *words, finds_worker)
 
 
 def log_of(last: int | None = 40) -> KvScript:
@@ -201,6 +202,21 @@ def test_where_an_event_was_missed_the_rank_is_cleared_as_for_any_gap() -> None:
 def test_an_engine_without_a_relay_begins_anew() -> None:
     takeover = said(log_of(), batches(4, 5), row(Family.KV, has_own_ids=True))
     assert of_kv(takeover) == [changed(CONNECTED, 5, Family.KV)]
+
+
+@pytest.mark.parametrize("state", [CONNECTED, BACKOFF])
+def test_an_engine_that_found_its_worker_here_is_ended_first_as_the_owner_before_may_have_found_another(
+    state: SubscriptionState,
+) -> None:
+    script = log_of()
+    assert script.blocks(2) == 2
+    takeover = said(script, batches(4, 5), row(Family.KV, state=state, has_own_ids=True, finds_worker=True))
+    ended = SubscriptionState.ENDED
+    assert [(fact.state, fact.reason) for fact in of_kv(takeover)] == [(ended, "rebound"), (state, "word")]  # type: ignore[attr-defined]
+    for one in takeover.facts:
+        script.say(one.fact)
+    assert script.blocks(2) == 0
+    assert script.fold.state.status.subscriptions[int(Family.KV), *KV].state == state
 
 
 def test_events_from_before_a_break_are_told_too() -> None:

@@ -144,8 +144,6 @@ def test_adapter_and_salt_are_in_the_names_of_blocks(reader: Reader) -> None:
         (one,) = reader.read(stored_items([1, 2], ids, None, *more))
         assert one.tokens == names(ids, lora, salt)
     assert names(ids, "X", None) != names(ids, None, "X") != names(ids)
-    (one,) = Reader(SOURCE._replace(lora="adapter-a")).read(stored_items([1, 2], ids))
-    assert one.tokens == names(ids, "adapter-a")
 
 
 def test_images_are_in_the_names_of_their_blocks(reader: Reader) -> None:
@@ -439,3 +437,14 @@ def test_blocks_behind_a_salt_that_is_said_once_are_nobody_elses_credit(reader: 
     assert depth(None, None) == depth(None, "tenant-2") == depth("tenant-1", "tenant-1") == 0
     index.removed(0, struct.pack(">Q", 9))
     assert (depth("tenant-1", None), depth(None, "tenant-1")) == (0, 1)
+
+
+def test_a_connection_begins_for_the_worker_that_it_is_told() -> None:
+    reader = EngineReader(SOURCE._replace(instance_id=None))
+    found = []
+    for connection, worker in ((1, 9), (2, None), (3, 10)):
+        reader.begin(connection, worker)
+        said = reader.read(batch(["AllBlocksCleared"]))
+        assert said is not None
+        found += [(one.worker_id, one.event_id) for one in told(said.heads, said.hashes)]
+    assert found == [(9, BASE + 1), (9, 2 * BASE + 1), (10, 3 * BASE + 1)]

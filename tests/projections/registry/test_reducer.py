@@ -178,3 +178,13 @@ def test_churn_of_adapters_and_workers_leaves_nothing_behind() -> None:
     assert (len(registry.keyspaces), registry.keyspaces.digest) == (keys, digest_of_keys)
     assert [key for key, _, _ in registry.seen()] == [WorkerKey(NS, 1)]
     assert registry.keyspaces.value_bytes == len(endpoint(1)) + len(card(1))
+
+
+def test_the_record_that_makes_a_worker_is_told_as_it_was_found() -> None:
+    script = Script()
+    script.worker(7)
+    registry = script.fold.state.registry
+    assert registry.endpoint_value(WorkerKey(NS, 7)) == endpoint(7)
+    assert registry.endpoint_value(WorkerKey("other", 7)) == b""
+    script.put(INST, instance_key(7, "other"), endpoint(7, "other"))
+    assert registry.endpoint_value(WorkerKey(NS, 7)) == b"", "two records claim it"
