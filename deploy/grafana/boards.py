@@ -348,6 +348,13 @@ KV = Board(
             note="Their picks go by load.",
         ),
         Panel(
+            "Share of confirmed blocks, by model",
+            (Query(f"min by (model) (picklog_kv_model_match_ratio{{{CHOSEN}}})", "{{model}}"),),
+            "percentunit",
+            width=24,
+            note="The least that a router finds. Under `dynamo.kv.match_ratio_min` its picks go by load.",
+        ),
+        Panel(
             "Block events", (Query(rates("continuum_dynamo_kv_events_total", "result"), "{{result}}"),), "ops"
         ),
         Panel(

@@ -12,6 +12,7 @@ from app.follower_standing import ChildMetrics
 from app.observe import Observer
 from app.observe_state import LogFigures
 from projections.events.signals import SampleReceived
+from router.prompt.self_check import MatchState
 from tests.app.observed import Process
 from tests.app.stream_site import worker_text
 from tests.app.test_follower_door import standing
@@ -76,6 +77,7 @@ async def everything() -> Exported:
     shed = (("raw", 7), ("sample", 0))
     process.figures = LogFigures(0, 1, 2, 3, 4, "plenty", 5, 6, shed, 8, spool_bytes=9, spool_records=10)
     process.checkpointed_at = 0
+    process.matches = [MatchState("org/model", 64, 640, 600, 0.9375, True)]
     ChildMetrics(observer.registry)
     _, _, state, _ = standing()
     alone = generate_latest(FollowerRegistry(state).registry).decode()

@@ -48,6 +48,7 @@ EMPTY = {
     ("Log on disk", "{{instance}} {{process}}"),
     ("Log on disk", "ceiling {{instance}} {{process}}"),
     ("How long a record is kept", "{{instance}} {{process}}"),
+    ("Share of confirmed blocks, by model", "{{model}}"),  # dynamo.kv is off
     # no stream workers are there
     ("Messages that stream workers have not written", "{{instance}}"),
     ("Messages that stream workers have not written", "{{instance}} waits for the {{peer}}"),
