@@ -87,6 +87,17 @@ class ReplicaLog:
         self.forget_folded()
         return self._tail.fold.view(self._overlay)
 
+    def flags(self) -> tuple[int, ...]:
+        """See PickLog."""
+        held = self._tail.fold.state.status.replica(self._replica)
+        return () if held is None else held.flags
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether the log has heard of this replica and was not told, or forgot, who it is."""
+        held = self._tail.fold.state.status.replica(self._replica)
+        return held is not None and not held.version
+
     def settings(self) -> SettingsHeld:
         """See PickLog. Before the first adoption: settings that serve nothing."""
         return self._tail.fold.settings_now or NO_SETTINGS

@@ -57,7 +57,6 @@ from projections.fold import Fold
 from projections.notices import Notice
 from router.ingress.http_server import Door
 from router.picker.pick import pick
-from router.picker.pick_flags import PICK_FLAGS
 from router.service import RouterService
 
 log = structlog.get_logger("picklog")
@@ -120,7 +119,7 @@ class MainProcess:
         if role.value.picks:
             self.service = RouterService(
                 self.pick_log,
-                partial(pick, flags=PICK_FLAGS),
+                pick,
                 router_settings(config, prompt_settings(config, data, installed_extras())),
                 self.observer,
                 prompts=prompt_maker(self.observer),
@@ -259,7 +258,7 @@ class MainProcess:
 
     def append_ping(self, number: int, as_of: int) -> None:
         """See Listener."""
-        self.own.ping(number, as_of, self.pick_log.log_time()[0])
+        self.own.ping(number, as_of, self.pick_log.log_time()[0], self.pick_log.is_nameless)
 
     def noticed(self, notices: tuple[Notice, ...], is_news: bool) -> None:
         """See Listener."""

@@ -34,7 +34,7 @@ from router.question import NO_PROMPT, PromptAsked, PromptFacts, cut_hashes, fre
 from router.rotations import Rotations
 from router.settings import PromptSettings, RouterSettings
 
-Picker = Callable[[View, Question, PickSettings], Outcome]
+Picker = Callable[[View, Question, PickSettings, tuple[int, ...]], Outcome]
 PICK_ID_BYTES = 16
 PHASES = 2
 _log = structlog.get_logger("router")
@@ -49,6 +49,13 @@ class PickLog(Protocol):
 
     def view(self) -> View:
         """The projections as folded so far, plus this replica's own picks and ends."""
+
+    def flags(self) -> tuple[int, ...]:
+        """Numbered behaviours of the pick code by which the state of `view` knows this replica.
+
+        A replay has no other source of them: before its ReplicaStarted is folded, and where that
+        was lost, a replica picks as one that has none.
+        """
 
     def settings(self) -> SettingsHeld:
         """The adopted settings in force."""
@@ -294,7 +301,7 @@ class RouterService:
             draws=_draws(held.pick),
         )
         question = self._recorded(question, view, held.pick)
-        outcome = self._picker(view, question, held.pick)
+        outcome = self._picker(view, question, held.pick, log.flags())
         self._rotations.advance(question.served_model, outcome, by_prefix=held.pick.kv is not None)
         fact = PickMade(
             pick_id=os.urandom(PICK_ID_BYTES),

@@ -94,6 +94,22 @@ def test_own_numbers_run_over_picks_and_ends() -> None:
     assert held.own_seq == 3
 
 
+@pytest.mark.req("EVS-06")
+def test_a_replica_picks_by_the_flags_that_its_state_knows_it_by_and_not_by_its_release() -> None:
+    desk = Desk()
+    assert (desk.log.flags(), desk.log.is_nameless) == ((), False), "nobody heard of it"
+    desk.pick(1)
+    desk.deliver()
+    desk.read()
+    assert (desk.log.flags(), desk.log.is_nameless) == ((), True)
+    desk.world.say(
+        ReplicaStarted(desk.replica, "me", "router", "1", "3", (1,), KIND_NEWEST, ()), desk.replica
+    )
+    assert desk.log.flags() == (), "said, and not folded"
+    desk.read()
+    assert (desk.log.flags(), desk.log.is_nameless) == ((1,), False)
+
+
 def test_before_the_first_adoption_the_settings_serve_nothing() -> None:
     desk = Desk()
     empty = ReplicaLog(desk.replica, Tail(Fold(), desk.replica, 0), lambda *_: None)

@@ -96,6 +96,7 @@ class FakeLog:
         self.version = 1
         self.enabled = True
         self.pick_settings = pick_settings
+        self.known_flags: tuple[int, ...] = ()
         self.picks: list[PickMade] = []
         self.ends: list[DispatchEnded] = []
         self.overlay = Overlay()
@@ -110,6 +111,9 @@ class FakeLog:
 
     def view(self) -> View:
         return View(41, self.fleet, LoadStore(), Ledger(), self.overlay)
+
+    def flags(self) -> tuple[int, ...]:
+        return self.known_flags
 
     def settings(self) -> SettingsHeld:
         return SettingsHeld(

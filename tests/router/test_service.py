@@ -9,7 +9,10 @@ from itertools import pairwise
 import pytest
 
 from projections.bounds import ROTATIONS_MAX
+from projections.events.control import PickSettings
+from projections.events.picks import Outcome, Question
 from projections.registry.fleet import Role
+from projections.view import View
 from router.dispatch.shim_pools import Health
 from router.picker.pick import pick
 from router.service import RouterService
@@ -54,6 +57,21 @@ async def test_every_pick_has_an_id_of_its_own_and_the_replicas() -> None:
     facts = [one_pick(service) for _ in range(20)]
     assert len({fact.pick_id for fact in facts}) == 20  # type: ignore[attr-defined]
     assert {fact.replica for fact in facts} == {log.replica}  # type: ignore[attr-defined]
+
+
+async def test_a_pick_is_made_by_the_flags_that_the_log_knows_the_replica_by() -> None:
+    log = FakeLog(FLEET, pick_settings_for(SETTINGS))
+    seen: list[tuple[int, ...]] = []
+
+    def picker(view: View, question: Question, settings: PickSettings, flags: tuple[int, ...]) -> Outcome:
+        seen.append(flags)
+        return pick(view, question, settings, flags)
+
+    service = RouterService(log, picker, SETTINGS, Counts())
+    one_pick(service)
+    log.known_flags = (1,)
+    one_pick(service)
+    assert seen == [(), (1,)]
 
 
 async def test_models_seen_are_bounded() -> None:

@@ -64,9 +64,6 @@ class NaiveModel:
     def __init__(self, records: Iterable[tuple[int, bytes]], condemned: frozenset[int] = frozenset()) -> None:
         self.said = effective(records, condemned)
         self.fleets = fleets_of(self.said)
-        self.flags = {
-            fact.replica: fact.flags for _, _, fact in self.said if isinstance(fact, ReplicaStarted)
-        }
 
     def pick(
         self, pick: PickMade, own: Sequence[tuple[int, Any]], settings: PickSettings
@@ -80,7 +77,7 @@ class Known:
 
     def __init__(self, model: NaiveModel, pick: PickMade, own: Sequence[tuple[int, Any]]) -> None:
         self.at = pick.question.asked_at
-        self._shares = SHARED_IN_FLIGHT in model.flags.get(pick.replica, ())
+        self._asker, self._shares = pick.replica, False
         self.fleet = Fleet({}, {})
         self.blocks = Blocks()
         self.samples: dict[tuple[str, int, int], tuple[SampleReceived, int]] = {}
@@ -126,6 +123,8 @@ class Known:
     def _say(self, fact: Any, time: int) -> None:
         if isinstance(fact, SampleReceived):
             self._sample(fact, time)
+        elif isinstance(fact, ReplicaStarted) and fact.replica == self._asker:
+            self._shares = SHARED_IN_FLIGHT in fact.flags
         elif isinstance(fact, SubscriptionChanged) and fact.family == 1:
             publisher = (fact.namespace, fact.publisher_id)
             if fact.state == 3:  # connected

@@ -21,6 +21,20 @@ def test_a_seeded_history_breaks_no_promise(seed: int) -> None:
         )
 
 
+@pytest.mark.req("EVS-06")
+@pytest.mark.parametrize(
+    "history",
+    [
+        pytest.param(20142, id="a pick is made on the record before its replica's name"),
+        pytest.param(20204, id="a pick is made some records before its replica's name"),
+    ],
+)
+def test_a_history_whose_picks_were_repeated_wrongly_once_breaks_no_promise(history: int) -> None:
+    sim = Simulator(history)
+    sim.run()
+    check_all(sim)
+
+
 def test_a_seed_is_one_history(seed: int) -> None:
     if seed % 10:
         pytest.skip("one seed in ten is run twice")

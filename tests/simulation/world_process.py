@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from app.fold_start import start_fold
+from app.own_records import NAME_AGAIN_US
 from app.pick_log import ReplicaLog
 from app.tail import AppendPing, Effect, Noticed, ProposeCondemned, Restart, Seen, StopReason, Tail
 from ingest.log import appends
@@ -348,6 +349,7 @@ class Replica(Process):
 
     def say_started(self) -> None:
         """Name this replica in the log."""
+        self._named_at = self.clock()
         started = ReplicaStarted(self.id, self.name, "router", "0", "3", self.pick_flags, self.kinds, ())
         self._append(started, self.log.log_time()[0], None)
 
@@ -370,6 +372,8 @@ class Replica(Process):
         self.log.go_on_with(tail)
 
     def _ping(self, number: int, as_of: int) -> None:
+        if self.log.is_nameless and self.clock() - self._named_at >= NAME_AGAIN_US:
+            self.say_started()
         self.writer.append(Pinged(self.id, number, as_of), time=self.log.log_time()[0])
 
     def _append(self, fact: Any, time: int, on_done: Callable[[bool], None] | None) -> None:

@@ -6,7 +6,6 @@ answer as decision 31 allows, clients leave when they like, events come late and
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,7 +92,7 @@ class SimRouter(RouterService):
         self.process = process
         self.log = process.log
         self.metrics = _NoMetrics()  # type: ignore[assignment]
-        self._picker = partial(pick, flags=process.pick_flags)
+        self._picker = pick
         self._rotations = Rotations()
         self._seen_models = {}
         self._seen_generation = -1
