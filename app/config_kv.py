@@ -68,7 +68,7 @@ class EngineSourceSettings(Section):
         description="The one whose card names files at this port, its `DYN_SYSTEM_PORT`.",
     )
     dp_rank: int | None = Field(
-        default=None, ge=0, le=4095, description="Rank; absent: as the engine says, else the worker's first."
+        default=None, ge=0, le=4095, description="Rank; absent: as the engine says, else 0."
     )
     block_size: int = Field(ge=1, le=65_536, description="Tokens of a block, as the engine is started with.")
 

@@ -51,6 +51,7 @@ RAW_PENDING_BYTES_MAX = 32 * MIB  # as much as may be pending before the log she
 RAW_APPENDED_BYTES_MAX = 32 * MIB  # raw frames whose fact waits for the log, which may spool for hours
 RAW_APPENDED_COST = 512  # bytes that each of them takes beside its own
 STOP_S_MAX = 10.0
+PLACING_REST = 9  # times as long as engines looked for their workers, before they do again
 
 Fact = tuple[Any, ...]
 
@@ -101,6 +102,7 @@ class IngestSide:
         self._followed: tuple[int, bool] | None = None
         self._places = WorkerPlaces()
         self._placed: int | None = None  # digest of the keys that workers' places were made of
+        self._place_again_at = 0  # own time
         self._bindings = EngineBindings(metrics.noticed, monotonic_us)
         self._bindings.replace(subscriptions.engine_sources)
         self._kv_family = kv_family(self._bindings)
@@ -138,6 +140,7 @@ class IngestSide:
     def tick(self, fold: Fold) -> None:
         """Call each second or so."""
         if self._followed is not None and self._followed[1]:
+            self._place(fold)
             self._bindings.tick()
         heard_at = self._writer.owner_heard_at
         if self.held is not None:
@@ -184,7 +187,7 @@ class IngestSide:
         if subscriptions is None or kv_subscriptions is None:
             return
         followed = fold.state.registry.generation, KV_INDEX in fold.state.intake.fold_mode
-        if followed[1] and self._bindings.is_looking:
+        if followed[1]:
             self._place(fold)
         if followed != self._followed:
             self._followed = followed
@@ -192,11 +195,18 @@ class IngestSide:
             kv_subscriptions.follow(fold.state.registry.fleet, is_wanted=followed[1])
 
     def _place(self, fold: Fold) -> None:
-        """Let engines find their workers. A host may change where the fleet does not: keys are compared."""
-        registry = fold.state.registry
-        if registry.keyspaces.digest != self._placed:
+        """Let engines find their workers. A host may change where the fleet does not: keys are compared.
+
+        That is a walk over all workers, which rests for as long as keeps it below a tenth of the time.
+        """
+        if not self._bindings.is_looking:
+            return
+        registry, began_at = fold.state.registry, monotonic_us()
+        if registry.keyspaces.digest != self._placed and began_at >= self._place_again_at:
             self._placed = registry.keyspaces.digest
             self._bindings.follow(self._places.of(registry))
+            now = monotonic_us()
+            self._place_again_at = now + PLACING_REST * (now - began_at)
 
     def _subscriptions_of(self, plan: FamilyPlan, fold: Fold) -> Subscriptions:
         return Subscriptions(

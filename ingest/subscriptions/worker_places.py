@@ -11,15 +11,12 @@ host: a subject of NATS, or a value that was cut at its ceiling.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ingest.subscriptions.advertised import advertised_host, system_port
-from projections.bounds import KEYS_PER_KEYSPACE_MAX
 from projections.identity import WorkerKey
 from projections.registry.fleet import Role, Worker
 from projections.registry.reducer import Registry
-
-HOSTS_REMEMBERED_MAX: Final = 2 * KEYS_PER_KEYSPACE_MAX  # records read, so that each is parsed once
 
 
 class WorkerPlace(NamedTuple):
@@ -33,29 +30,34 @@ class WorkerPlace(NamedTuple):
     ranks: range
 
 
+class _Known(NamedTuple):
+    """A place and what it was made of; these values are shared until they change."""
+
+    worker: Worker
+    value: bytes
+    place: WorkerPlace | None
+
+
 class WorkerPlaces:
-    """Makes the places of a registry's workers. Remembers which host each record names."""
+    """Makes the places of a registry's workers, each anew only where its worker has changed."""
 
     def __init__(self) -> None:
-        self._hosts: dict[bytes, str | None] = {}
+        self._known: dict[WorkerKey, _Known] = {}
 
     def of(self, registry: Registry) -> tuple[WorkerPlace, ...]:
         """All workers that have a place, in canonical order."""
-        found = []
+        before, self._known = self._known, {}
         for key, worker in registry.fleet.workers.items():
-            host = self._host_of(registry.endpoint_value(key)) if worker.role is not Role.ENCODE else None
-            if host is not None:
-                found.append(_place(worker, host))
-        return tuple(found)
-
-    def _host_of(self, value: bytes) -> str | None:
-        if value not in self._hosts:
-            if len(self._hosts) >= HOSTS_REMEMBERED_MAX:
-                self._hosts.clear()
-            self._hosts[value] = advertised_host(value)
-        return self._hosts[value]
+            value, known = registry.endpoint_value(key), before.get(key)
+            if known is None or known.worker is not worker or known.value is not value:
+                known = _Known(worker, value, _place_of(worker, value))
+            self._known[key] = known
+        return tuple(known.place for known in self._known.values() if known.place is not None)
 
 
-def _place(worker: Worker, host: str) -> WorkerPlace:
+def _place_of(worker: Worker, value: bytes) -> WorkerPlace | None:
+    host = advertised_host(value) if worker.role is not Role.ENCODE else None
+    if host is None:
+        return None
     port = system_port(worker.artifacts)
     return WorkerPlace(worker.key, host, worker.component, worker.model, port, worker.ranks())

@@ -259,6 +259,10 @@ async def test_engines_find_their_workers_among_those_that_the_fold_holds_while_
         (row,) = owner.side.engine_rows()
         return row.binding.value, row.worker.instance_id if row.worker is not None else None
 
+    def found() -> tuple[str, int | None]:
+        owner.side.tick(owner.fold)
+        return worker()
+
     owner.side.start(owner.fold)
     await until(lambda: owner.side.is_connected, "the pass stands")
     await owner.writer.flush()
@@ -268,15 +272,14 @@ async def test_engines_find_their_workers_among_those_that_the_fold_holds_while_
     owner.writer.append(FoldModeAdopted((KV_INDEX,)))
     await owner.writer.flush()
     owner.read()
-    assert worker() == ("bound", first)
+    await until(lambda: found() == ("bound", first), "found")
     site.remove(first)
     for file in site.files_of(second):
         site.put(file, site.files[file])
     await until(lambda: len(owner.facts(KeyDeleted)) and len(keys_put(owner, second)), "both are in the log")
     await owner.writer.flush()
     owner.read()
-    owner.side.tick(owner.fold)
-    assert worker() == ("bound", second)
+    await until(lambda: found() == ("bound", second), "found")
     await owner.close()
 
 
@@ -358,4 +361,27 @@ async def test_a_standby_says_nothing_and_tells_what_it_heard_when_it_takes_over
     await owner.writer.flush()
     assert len(owner.facts(SubscriptionChanged)) >= len(changes) + 4
     await standby.stop()
+    await owner.close()
+
+
+async def test_engines_look_for_their_workers_for_a_tenth_of_the_time_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await Owner.of(tmp_path)
+    source = EngineSource("tcp://127.0.0.1:1", "dynamo", None, 16)
+    owner.side.reconfigure(owner.settings, SubscriptionSettings(engine_sources=(source,)))
+    now, walks = [0], []
+
+    def walk(registry: object) -> tuple[()]:
+        walks.append(now[0])
+        now[0] += 100
+        return ()
+
+    monkeypatch.setattr("app.ingest_side.monotonic_us", lambda: now[0])
+    monkeypatch.setattr(owner.side._places, "of", walk)
+    while now[0] < 3_000:
+        owner.side._placed = None  # keys have changed
+        owner.side._place(owner.fold)
+        now[0] += 1
+    assert walks == [0, 1_000, 2_000]
     await owner.close()

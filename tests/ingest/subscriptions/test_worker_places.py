@@ -57,7 +57,9 @@ def test_a_host_that_changes_in_place_is_seen_though_the_fleet_stays_the_same() 
     assert script.fold.state.registry.keyspaces.digest != digest
 
 
-def test_each_record_is_read_once_and_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_has_changed_is_read_again_and_nothing_of_workers_that_left_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     read: list[bytes] = []
 
     def reading(value: bytes) -> str:
@@ -65,15 +67,16 @@ def test_each_record_is_read_once_and_what_is_remembered_is_bounded(monkeypatch:
         return "host"
 
     monkeypatch.setattr(worker_places, "advertised_host", reading)
-    monkeypatch.setattr(worker_places, "HOSTS_REMEMBERED_MAX", 2)
     script, made = Script(), WorkerPlaces()
     script.worker(1)
     script.worker(2)
     places(script, made)
+    script.publisher(77)
     places(script, made)
-    assert len(read) == 2
-    script.worker(3)
-    places(script, made)
-    assert len(made._hosts) <= 2
-    script.put(Keyspace.CARDS, instance_key(3), card(3, model="other"))
-    assert [one.model for one in places(script, made)] == ["tiny", "tiny", "other"]
+    assert read == [endpoint(1), endpoint(2)]
+    script.put(Keyspace.CARDS, instance_key(2), card(2, model="other"), revision=2)
+    assert [one.model for one in places(script, made)] == ["tiny", "other"]
+    assert read[2:] == [endpoint(2)]
+    script.delete(Keyspace.INSTANCES, instance_key(1), revision=3)
+    assert [one.key.instance_id for one in places(script, made)] == [2]
+    assert [*made._known] == [WorkerKey(NS, 2)]
