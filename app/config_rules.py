@@ -3,7 +3,7 @@
 `ERRORS` refuse the configuration, `WARNINGS` are said once at start and by the validator, `SUGGESTIONS`
 only by the validator. A rule is `rule(config) -> findings`; this module holds those of the gateway and of
 the installation, `config_rules_dynamo` those of the fleet, `config_rules_kv` those of prefix-aware picks,
-`config_rules_later` those of features still to come.
+`config_rules_topics` those of names on Kafka, `config_rules_later` those of features still to come.
 
 Sources: requirements CFG-01 to CFG-50; contract, section 6 (admin authentication beyond loopback, public API
 without keys); field report B-143: what would fail every request is refused here, with its key named.
@@ -17,6 +17,7 @@ import orjson
 from app import config_rules_dynamo as fleet
 from app import config_rules_kv as kv
 from app import config_rules_later as later
+from app import config_rules_topics as topics
 from app.config_addresses import AddressFault, read_backend_url, read_bind
 from app.config_dynamo import DiscoverySource
 from app.config_findings import Finding, KeyPath, Report
@@ -163,14 +164,6 @@ def log_has_brokers(config: Config) -> Iterator[Finding]:
         yield Finding(keys, "is empty, and log.kind is kafka", "name host:port of a broker")
 
 
-def raw_frames_have_their_own_topic(config: Config) -> Iterator[Finding]:
-    """A log with anything else in its topic is no log any more."""
-    kafka = config.log.kafka
-    if kafka.raw_topic in (kafka.topic, kafka.audit_topic, kafka.rollups_topic):
-        keys = ("log", "kafka", "raw_topic")
-        yield Finding(keys, "is the topic of something else too", "give raw frames a topic of their own")
-
-
 def audit_stream_has_brokers(config: Config) -> Iterator[Finding]:
     if config.audit.sink is AuditTarget.STREAM and not config.log.kafka.bootstrap_servers:
         keys = ("log", "kafka", "bootstrap_servers")
@@ -238,7 +231,8 @@ ERRORS: tuple[Rule, ...] = (
     backends_are_servers,
     api_keys_are_usable,
     log_has_brokers,
-    raw_frames_have_their_own_topic,
+    topics.topic_names_are_legal,
+    topics.topics_stand_apart,
     audit_stream_has_brokers,
     checkpoints_are_reachable,
     picker_is_known,

@@ -12,7 +12,10 @@ from pydantic import AfterValidator, Field, SecretStr
 from app.config_sections import Name, Section, Text
 from app.config_units import ByteSize, Duration, SizeOrShare, duration_within, size_within
 
+TOPIC_CHARACTERS_MAX = 249  # of Kafka; what else a name may be: config_rules_topics
 DATABASE_SCHEMES = ("sqlite", "sqlite+aiosqlite", "postgresql", "postgresql+asyncpg")
+
+TopicName = Annotated[str, Field(min_length=1, max_length=TOPIC_CHARACTERS_MAX)]
 
 
 class LogKind(StrEnum):
@@ -85,14 +88,14 @@ class KafkaSettings(Section):
     bootstrap_servers: tuple[Text, ...] = Field(
         default=(), max_length=64, description="host:port of brokers."
     )
-    topic: Name = Field(default="picklog", description="Topic of the lane, one partition.")
-    raw_topic: Name = Field(
+    topic: TopicName = Field(default="picklog", description="Topic of the lane, one partition.")
+    raw_topic: TopicName = Field(
         default="picklog.raw", description="Topic of raw frames, one partition; see `log.raw`."
     )
-    audit_topic: Name = Field(
+    audit_topic: TopicName = Field(
         default="picklog.audit", description="Topic of audit messages, 8 partitions; see `audit.sink`."
     )
-    rollups_topic: Name = Field(
+    rollups_topic: TopicName = Field(
         default="picklog.rollups", description="Compacted topic of roll-ups; see `audit.sink`."
     )
     replication_factor: int = Field(

@@ -34,7 +34,7 @@ from ingest.log.kafka_admin import (
     topic_made,
 )
 from ingest.log.kafka_client import client_options
-from ingest.log.kafka_loop import unreachable
+from ingest.log.kafka_loop import told
 from ingest.log.kafka_settings import REQUEST_S, KafkaPlace, KafkaUnreachable, TopicRefused
 from projections.bounds import MIB
 
@@ -253,6 +253,6 @@ def _translated() -> Iterator[None]:
     except MessageSizeTooLargeError as problem:
         raise TopicRefused("Kafka takes no message of that size: raise max.message.bytes") from problem
     except TopicAuthorizationFailedError as problem:
-        raise TopicRefused(str(unreachable(problem))) from problem
+        raise TopicRefused(str(told(problem))) from problem
     except (KafkaError, OSError, TimeoutError) as problem:
-        raise unreachable(problem) from problem
+        raise told(problem) from problem

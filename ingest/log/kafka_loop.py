@@ -2,7 +2,7 @@
 
 The log's ports are plain calls: commands have no event loop, and a process that has one may not
 share it with a client that needs it to be quick. Foreign exceptions are translated here, the
-one door: what can be tried again later is KafkaUnreachable.
+one door: what can be tried again later is KafkaUnreachable, what brokers never take TopicRefused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import InvalidTopicError, KafkaError, TopicAuthorizationFailedError
 
-from ingest.log.kafka_settings import KafkaDenied, KafkaUnreachable
+from ingest.log.kafka_settings import KafkaDenied, KafkaUnreachable, TopicRefused
 from projections.events.ports import LogFailed
 
 CLOSE_S = 5.0
@@ -69,10 +69,12 @@ class KafkaLoop:
         self._loop.close()
 
 
-def unreachable(problem: BaseException) -> KafkaUnreachable:
+def told(problem: BaseException) -> KafkaUnreachable | TopicRefused:
     """A foreign exception as ours, without addresses."""
     if isinstance(problem, TopicAuthorizationFailedError):
         return KafkaDenied("Kafka: this user may not use the topic: grant it Describe, Read and Write")
+    if isinstance(problem, InvalidTopicError):
+        return TopicRefused("Kafka takes no topic of that name: correct it in log.kafka")
     return KafkaUnreachable(f"Kafka cannot be reached or does not answer ({type(problem).__name__})")
 
 
@@ -80,7 +82,7 @@ async def _translated(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except (KafkaError, OSError, TimeoutError) as problem:
-        raise unreachable(problem) from problem
+        raise told(problem) from problem
 
 
 def _on_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

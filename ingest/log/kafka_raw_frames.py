@@ -19,7 +19,7 @@ import structlog
 from aiokafka.errors import KafkaError
 
 from ingest.log.kafka_admin import BATCH_OVERHEAD_BYTES
-from ingest.log.kafka_loop import KafkaLoop, unreachable
+from ingest.log.kafka_loop import KafkaLoop, told
 from ingest.log.kafka_raw_topic import MESSAGE_BYTES_MIN, frame_header, prepare_raw
 from ingest.log.kafka_send import KafkaSend, SendRefused, SendUnclear
 from ingest.log.kafka_settings import KafkaPlace
@@ -129,7 +129,7 @@ class KafkaRawFrames:
             except (SendRefused, SendUnclear, LogError) as problem:
                 self._say_lost(str(problem))
             except (KafkaError, OSError, TimeoutError) as problem:
-                self._say_lost(str(unreachable(problem)))
+                self._say_lost(str(told(problem)))
             finally:
                 if send is not None:
                     await send.abandon()

@@ -121,13 +121,6 @@ def test_kafka_without_brokers_and_unknown_pickers_are_refused_not_ignored() -> 
     assert errors({"dynamo": {"picker": "oracle"}}) == ["dynamo.picker: names no picker"]
 
 
-@pytest.mark.parametrize("name", ["picklog", "picklog.audit", "picklog.rollups"])
-def test_raw_frames_have_a_topic_of_their_own(name: str) -> None:
-    assert errors({"log": {"kafka": {"raw_topic": name}}}) == [
-        "log.kafka.raw_topic: is the topic of something else too"
-    ]
-
-
 def test_horizon_under_a_day_and_no_backend_are_warnings() -> None:
     assert warnings({"log": {"retention": {"age": "23h"}}}) == [
         "log.retention.age: keeps less than 24h to replay"

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.engine import URL
 
 from app.audit_database import AuditError, upgrade, writing_engine
+from app.audit_figures import AuditFigures, Failure
 from app.audit_messages import decode, encode_mark
 from app.audit_producer import AUDIT_TOPIC, MARK_KEY, PARTITIONS, AuditProducer
 from app.audit_rows import AuditRows, SinkMark
@@ -488,6 +489,44 @@ async def test_a_topic_with_other_partitions_is_refused_before_anything_is_sent(
     await asyncio.to_thread(topics.create, place.topic, 3, max_message_bytes="9437184")
     with pytest.raises(TopicRefused, match="has 3 partitions and needs 8"):
         await prepare_keyed(place, AUDIT_TOPIC)
+
+
+async def test_names_that_brokers_never_take_are_refused_and_not_waited_for(topics: Topics) -> None:
+    other = topics.place()
+    await asyncio.to_thread(topics.create, f"{other.topic}_x", 8)
+    with pytest.raises(TopicRefused, match=r"collides with existing topic"):
+        await prepare_keyed(other._replace(topic=f"{other.topic}.x"), AUDIT_TOPIC)
+    for name in ("two words", "."):
+        with pytest.raises(TopicRefused, match="takes no topic of that name"):
+            await prepare_keyed(other._replace(topic=name), AUDIT_TOPIC)
+        with pytest.raises(TopicRefused, match="takes no topic of that name"):
+            await asyncio.to_thread(topics.log, other._replace(topic=name))
+
+
+async def test_a_follower_and_a_worker_say_that_their_topic_is_refused(
+    topics: Topics, tmp_path: Path
+) -> None:
+    place = topics.place()
+    await asyncio.to_thread(topics.create, f"{place.topic}_x", 8)
+    place = place._replace(topic=f"{place.topic}.x")
+    site = Site(place, sqlite_url(tmp_path), tmp_path)
+    site.configure()
+    worker = site.start()
+    assert await asyncio.to_thread(worker.wait, 60) == 2, "bad usage: it ends"
+    assert "collides with existing topic" in site.told().splitlines()[-1]
+    log, figures = eventful().log, AuditFigures()
+    store = AuditProducer(place, log.log_id)
+    sink = AuditSink(log, None, sink_settings(site.url), store=store, figures=figures, pause_s_min=0.01)
+    following = asyncio.create_task(sink.run())
+    try:
+        async with asyncio.timeout(30):
+            while figures.failures[Failure.REFUSED] < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await sink.close()
+    assert figures.failures[Failure.AWAY] == 0 and figures.offset == -1
 
 
 @pytest.mark.parametrize("seed", [60, 61])

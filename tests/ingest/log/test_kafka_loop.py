@@ -6,10 +6,10 @@ import asyncio
 import threading
 
 import pytest
-from aiokafka.errors import KafkaTimeoutError, TopicAuthorizationFailedError
+from aiokafka.errors import InvalidTopicError, KafkaTimeoutError, TopicAuthorizationFailedError
 
 from ingest.log.kafka_loop import KafkaLoop
-from ingest.log.kafka_settings import KafkaUnreachable
+from ingest.log.kafka_settings import KafkaUnreachable, TopicRefused
 from projections.events.ports import LogCorrupt, LogFailed
 
 
@@ -34,6 +34,8 @@ def test_work_runs_in_a_thread_of_its_own_and_errors_are_ours() -> None:
         assert type(problem).__name__ in str(told.value) and "9092" not in str(told.value)
     with pytest.raises(KafkaUnreachable, match="may not use the topic"):
         loop.run(raising(TopicAuthorizationFailedError()))
+    with pytest.raises(TopicRefused, match="no topic of that name"):
+        loop.run(raising(InvalidTopicError()))
     with pytest.raises(LogCorrupt):
         loop.run(raising(LogCorrupt("as it is")))
     loop.close()
