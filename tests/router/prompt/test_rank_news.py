@@ -47,3 +47,14 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes() -> None:
     assert news.could_confirm(("dynamo", 0, 0), 0, 0), (
         "its orphan is forgotten; the publisher that tells most is not"
     )
+
+
+def test_who_told_last_long_ago_goes_and_not_who_told_first() -> None:
+    news = RankNews()
+    for number in (*range(KV_PUBLISHERS_MAX), 0, KV_PUBLISHERS_MAX):
+        news.noticed([STORED._replace(publisher_id=number)], 5)
+    for number in (*range(KV_RANKS_MAX), 0, KV_RANKS_MAX):
+        news.noticed([BlocksOrphaned("dynamo", number, 0)], 5)
+    unknown = ("dynamo", -1, 0)
+    assert news.could_confirm(unknown, 0, 4) and not news.could_confirm(unknown, 1, 4)
+    assert not news.could_confirm(("dynamo", 0, 0), 0, 4) and news.could_confirm(("dynamo", 1, 0), 0, 4)
