@@ -83,7 +83,7 @@ def test_a_log_that_begins_behind_the_last_tick_of_its_owner_still_names_it() ->
 
 
 def test_a_log_that_was_never_claimed_and_has_lost_nothing_has_no_owner() -> None:
-    """Nobody speaks as an owner before its claim: where the claim cannot have been removed, there was none."""
+    """Owners claim before they speak: where no claim can have been removed, there was none."""
     log = MemoryLog()
     log.commit([owned(A, 3, 1100), *pings(5)])
     assert last_owner(log) is None
