@@ -164,6 +164,8 @@ class Subscriptions:
                 self._start(one, Reason.STARTED)
             elif running.wanted != one:
                 self._stop_running(key)
+                if _worker_of(one) != _worker_of(running.wanted):
+                    self._tell_ended(key, one.publisher.component, Reason.REBOUND)
                 self._start(one, Reason.MOVED)
 
     def replace(self, settings: SubscriptionSettings) -> None:
@@ -326,3 +328,8 @@ class Subscriptions:
 
 def _finds_worker(wanted: Wanted) -> bool:
     return wanted.source is not None and wanted.source.instance_id is None
+
+
+def _worker_of(wanted: Wanted) -> int | None:
+    """The worker that an engine's entry names: what it told of another one must be forgotten."""
+    return wanted.source.instance_id if wanted.source is not None else None

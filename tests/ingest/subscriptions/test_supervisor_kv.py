@@ -259,3 +259,20 @@ async def test_a_refused_frame_names_its_family(connector: FakeConnector, heard:
         assert [(fact.family, fact.publisher_id) for fact in heard.refused] == [(Family.KV, 1)]
         assert not connector.peer.is_closed
     assert len(heard.batches) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [(42, 43), (42, None), (None, 42)])
+async def test_an_entry_that_names_another_worker_ends_what_was_told_of_the_one_before(
+    connector: FakeConnector, heard: Heard, before: int | None, after: int | None
+) -> None:
+    source = SOURCE._replace(instance_id=before)
+    async with following(connector, heard, fleet_of(), engine_sources=(source,)) as subscriptions:
+        heard.facts.clear()
+        changed = SOURCE._replace(instance_id=after)
+        subscriptions.replace(SubscriptionSettings(engine_sources=(changed,)))
+        await settle()
+        assert [what for _, *what in told(heard)][:2] == [["ended", "rebound"], ["connecting", "moved"]]
+        heard.facts.clear()
+        larger = changed._replace(block_size=32)
+        subscriptions.replace(SubscriptionSettings(engine_sources=(larger,)))
+        assert [what for _, *what in told(heard)] == [["connecting", "moved"]]
