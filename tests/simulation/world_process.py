@@ -311,6 +311,7 @@ class Replica(Process):
     def __init__(self, sim: Simulator, name: str) -> None:
         super().__init__(sim, name)
         self.id = sim.rng.randbytes(16)
+        self._named_at: int | None = None
         self.eye = Eye(sim.log)
         self.spool = self.new_spool()
         self.appender = Appender(
@@ -372,7 +373,8 @@ class Replica(Process):
         self.log.go_on_with(tail)
 
     def _ping(self, number: int, as_of: int) -> None:
-        if self.log.is_nameless and self.clock() - self._named_at >= NAME_AGAIN_US:
+        named_at = self._named_at
+        if self.log.is_nameless and named_at is not None and self.clock() - named_at >= NAME_AGAIN_US:
             self.say_started()
         self.writer.append(Pinged(self.id, number, as_of), time=self.log.log_time()[0])
 
