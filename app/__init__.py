@@ -23,5 +23,5 @@ feeding.py, staging_admin.py  a staging directory while it is fed
 reasking.py          step machine: picks of a growing log, each on the state it was made on
 second_look.py       differences that wait a moment before they are told
 follower_asking.py   its shell in the follower; shadow*.py: who asks, and where rows go
-follower_figures.py  the follower's figures in its parent's metrics
+follower_figures.py  the follower's figures in its parent's metrics; follower_standing.py: how it stands
 """
