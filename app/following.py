@@ -26,6 +26,7 @@ import typer
 from app.cli_errors import EXIT_USAGE, fail
 from app.config_units import Duration
 from app.log_places import OpenLog
+from app.processes import stop_signals
 from ingest.log.kafka_settings import TopicReplaced
 from ingest.log.segment_files import log_folder, stored_segments
 from ingest.log.segment_store import StoredSegment
@@ -99,9 +100,9 @@ class Following:
 
     @contextmanager
     def until_told(self, for_s: float | None = None) -> Iterator[None]:
-        """SIGINT, SIGTERM or `for_s` seconds stop it. A second signal ends the process as ever."""
+        """`stop_signals` or `for_s` seconds stop it. A second signal ends the process as ever."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = stop_signals()
 
         def told() -> None:
             for number in numbers:

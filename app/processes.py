@@ -36,10 +36,19 @@ def run_to_end(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """What tells a process to end: SIGTERM, SIGINT, and the end of its terminal.
+
+    SIGHUP is left alone where whoever started the process has it ignored, as `nohup` does.
+    """
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGTERM, signal.SIGINT) if is_ignored else (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 def on_stop_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` for SIGTERM and SIGINT, each time one comes."""
+    """Call `stop` for each of `stop_signals`, each time one comes."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop)
 
 

@@ -137,13 +137,14 @@ async def test_an_order_to_end_ends_the_wait_and_so_does_time() -> None:
     assert following.is_stopped()
 
 
-async def test_the_first_signal_is_an_order_and_the_second_ends_the_process() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_the_first_signal_is_an_order_and_the_second_ends_the_process(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT)
     following = Following(MemoryLog())
     with following.until_told():
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         await following.stopped()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert following.is_stopped()
     signal.signal(signal.SIGINT, before)

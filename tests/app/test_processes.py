@@ -17,6 +17,7 @@ from app.processes import (
     Child,
     on_stop_signals,
     run_to_end,
+    stop_signals,
 )
 
 
@@ -105,7 +106,26 @@ def test_the_status_of_the_main_coroutine_comes_back_and_each_signal_is_told() -
         on_stop_signals(lambda: told.append(1))
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
-        await until(lambda: len(told) == 2)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await until(lambda: len(told) == 3)
         return 7
 
     assert run_to_end(main()) == 7
+
+
+def test_a_process_that_is_to_outlive_its_terminal_does() -> None:
+    """As `nohup` starts it: with that signal ignored, which it hands on."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert signal.SIGHUP not in stop_signals()
+
+        async def main() -> int:
+            on_stop_signals(lambda: None)
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
+            return 0 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 1
+
+        assert run_to_end(main()) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert signal.SIGHUP in stop_signals()
