@@ -94,6 +94,33 @@ def test_own_numbers_run_over_picks_and_ends() -> None:
     assert held.own_seq == 3
 
 
+def test_an_own_end_is_written_and_counts_before_it_is_folded() -> None:
+    desk = Desk()
+    fact = desk.pick(1)
+    chosen = fact.outcome.decode.chosen
+    assert chosen is not None
+    worker, at = RankKey("dynamo", chosen.instance_id, 0).worker, desk.world.time
+    failed = DispatchEnded(
+        fact.pick_id,
+        desk.replica,
+        desk.log.next_own_seq(),
+        at,
+        EndStatus.FAILED,
+        Fault.FAULT,
+        503,
+        "",
+        None,
+        1,
+    )
+    assert not desk.log.view().is_suspect(worker, at)
+    desk.log.append_end(failed)
+    assert desk.sent == [fact, failed] and desk.log.overlay_size == 2
+    assert desk.log.view().is_suspect(worker, at)
+    desk.deliver()
+    desk.read()
+    assert desk.log.view().is_suspect(worker, at) and desk.log.overlay_size == 0
+
+
 @pytest.mark.req("EVS-06")
 def test_a_replica_picks_by_the_flags_that_its_state_knows_it_by_and_not_by_its_release() -> None:
     desk = Desk()
@@ -114,7 +141,7 @@ def test_before_the_first_adoption_the_settings_serve_nothing() -> None:
     desk = Desk()
     empty = ReplicaLog(desk.replica, Tail(Fold(), desk.replica, 0), lambda *_: None)
     assert empty.settings() == NO_SETTINGS
-    assert NO_SETTINGS.pick.namespaces == ()
+    assert NO_SETTINGS.pick.namespaces == () and not NO_SETTINGS.enabled
     assert desk.log.settings().version == 1
 
 
