@@ -224,6 +224,21 @@ def test_without_a_pick_since_the_last_agreed_state_nothing_is_named() -> None:
     assert desk.sent == []
 
 
+def test_a_pick_on_the_very_state_that_agreed_is_not_named() -> None:
+    desk = Desk()
+    desk.world.say(ReplicaStarted(desk.replica, "me", "router", "1", "3", (), KIND_NEWEST, ()), desk.replica)
+    agreed = tick(desk)
+    assert desk.pick(1).as_of == agreed
+    tick(desk, desk.tail.notes_for_tick())
+    note = desk.tail.notes_for_tick()
+    assert note is not None and desk.tail.agreed_offset == agreed
+    tick(desk, note._replace(digests=()))
+    assert desk.tail.stopped is StopReason.DISAGREED
+    desk.sent.clear()
+    desk.log.distrust()
+    assert desk.sent == []
+
+
 def test_a_fold_that_stopped_for_another_reason_names_nothing() -> None:
     desk = Desk()
     disagreeing(desk)
