@@ -7,7 +7,8 @@ offset that is not assigned yet (decision 10).
 Settings may want behaviours of the fold that are not in force (decision 8). The owner adopts
 those first, and the settings behind them; it waits with both while a live replica has not
 said that it can fold them, and asks again at every tick. What settings in force do not
-want any more is given up behind them.
+want any more is given up behind them. What every log wants holds no settings back: it is adopted
+as soon as no live replica lacks it, if it can be before the log's first tick, and never given up.
 
 A checkpoint is due after an interval of log time, and sooner on a busy log: a start folds what came behind
 the newest one, and that is to take seconds whatever the traffic is.
@@ -15,7 +16,7 @@ the newest one, and that is to take seconds whatever the traffic is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from app.tail import Tail
@@ -30,7 +31,7 @@ from projections.events.control import (
     ReplicaGone,
 )
 from projections.events.held import SettingsHeld
-from projections.fold_modes import wanted_modes
+from projections.fold_modes import WANTED_ALWAYS, wanted_modes
 
 TICK_EVERY_US = 1 * SECOND_US
 
@@ -61,12 +62,12 @@ class Owner:
         if self._listening_since is None or now_us - self._tick_due_at > TICK_EVERY_US:
             self._listening_since = now_us  # log time leaps here: nobody was silent meanwhile
         self._tick_due_at = now_us + TICK_EVERY_US
+        self._adopt_waiting()
         note = self.tail.notes_for_tick()
         if note is None:
             self._append(ClockTicked(wall_us, -1, (), 0, 0))
         else:
             self._append(ClockTicked(wall_us, note.offset, note.digests, note.records, note.check_sum))
-        self._adopt_waiting()
         stamp = self.tail.fold.state.intake.stamp
         self._say_due(stamp)
         has_listened = now_us - self._listening_since >= REPLICA_GONE_US
@@ -96,14 +97,7 @@ class Owner:
 
     def held_back_by(self) -> list[str]:
         """Names of live replicas that cannot fold what waiting settings want."""
-        missing = self._missing()
-        return [
-            held.label or held.replica.hex()
-            for held in self.tail.fold.state.status.replicas()
-            if held.gone_at is None
-            and held.replica != self.tail.replica
-            and any(flag not in held.fold_modes for flag in missing)
-        ]
+        return self._lacking(self._missing())
 
     def on_proposed(self, fact: ConfigProposed, enabled: bool) -> int:
         """A replica's proposal was read from the log."""
@@ -141,22 +135,34 @@ class Owner:
     def _missing(self) -> list[int]:
         return [flag for flag in self._wanted() if flag not in self._mode_now()]
 
+    def _lacking(self, flags: Iterable[int]) -> list[str]:
+        """Names of live replicas that cannot fold some of these."""
+        return [
+            held.label or held.replica.hex()
+            for held in self.tail.fold.state.status.replicas()
+            if held.gone_at is None
+            and held.replica != self.tail.replica
+            and any(flag not in held.fold_modes for flag in flags)
+        ]
+
     def _adopt_waiting(self) -> None:
         """Adopt what waits, the fold mode that it wants before it, and less of one behind it."""
-        wanted = self._wanted()
-        if self._missing():
-            if self.held_back_by():
-                return
-            self._adopt_mode(tuple(sorted({*wanted, *self._mode_now()})))
+        now, wanted = self._mode_now(), self._wanted()
+        always = [flag for flag in WANTED_ALWAYS if flag in now or not self._lacking((flag,))]
+        is_held_back = bool(self.held_back_by())
+        self._adopt_mode({*now, *always, *(() if is_held_back else wanted)})
+        if is_held_back:
+            return
         if self._waiting is not None:
             self._adopted, self._waiting = self._waiting, None
             self._append(self._adopted)
-        if self._mode_now() != wanted:
-            self._adopt_mode(wanted)
+        self._adopt_mode({*wanted, *always})
 
-    def _adopt_mode(self, flags: tuple[int, ...]) -> None:
-        self._mode = flags
-        self._append(FoldModeAdopted(flags))
+    def _adopt_mode(self, flags: set[int]) -> None:
+        ascending = tuple(sorted(flags))
+        if ascending != self._mode_now():
+            self._mode = ascending
+            self._append(FoldModeAdopted(ascending))
 
     def _declare_gone(self, stamp: int) -> None:
         for held in self.tail.fold.state.status.replicas():

@@ -27,33 +27,18 @@ from projections.events.held import SettingsHeld
 from projections.events.kinds import FACT_KINDS, Kind, Speaker
 from projections.events.picks import own_number
 from projections.events.ports import RecordBatch
-from projections.fold_modes import FOLD_MODES
+from projections.fold_modes import COUNTED_ONCE, FOLD_MODES
 from projections.fold_state import State
 from projections.identity import U64_MAX
 from projections.kv.reducer import apply_batch, apply_pick
-from projections.notices import (
-    FrameResult,
-    IntakeNotice,
-    IntakeResult,
-    KvEventResult,
-    KvNotice,
-    Notice,
-    SampleNotice,
-    StatusNotice,
-)
+from projections.notices import IntakeNotice, IntakeResult, Notice, StatusNotice
+from projections.refused_frames import notices_of
 from projections.view import Overlay, View
 
 _new: Any = tuple.__new__  # a named tuple's own constructor costs twice as much
 _KV_BATCH: Final = int(Kind.KV_BATCH_RECEIVED)
 _OFTEN: Final = (_KV_BATCH, int(Kind.SAMPLE_RECEIVED))
 _SPEAKERS: Final = {int(kind): row.speaker for kind, row in FACT_KINDS.items()}
-_FRAME_RESULTS: Final = {int(result): result for result in FrameResult}
-_KV_RESULTS: Final = {
-    int(result): KvEventResult[result.name]
-    for result in FrameResult
-    if result.name in KvEventResult.__members__
-}
-_KV_RESULTS[int(FrameResult.DUPLICATE)] = KvEventResult.REPLAY
 
 
 class FoldStopped(Exception):
@@ -292,13 +277,7 @@ class Fold:
         return self._kv.is_on
 
     def _frame_refused(self, record: Record, notices: list[Notice]) -> None:
-        fact: signals.FrameRefused = record.fact  # type: ignore[assignment]
-        result = _FRAME_RESULTS.get(fact.result)
-        if fact.family == signals.Family.LOAD and result is not None:
-            notices.append(SampleNotice(result, fact.namespace, fact.publisher_id, fact.frames))
-        elif fact.family == signals.Family.KV and fact.result in _KV_RESULTS:
-            kv_result = _KV_RESULTS[fact.result]
-            notices.append(KvNotice(kv_result, fact.namespace, fact.publisher_id, fact.frames))
+        notices += notices_of(record.fact)  # type: ignore[arg-type]
 
     def _subscription(self, record: Record, notices: list[Notice]) -> None:
         fact: signals.SubscriptionChanged | signals.SubscriptionContinued = record.fact  # type: ignore[assignment]
@@ -310,10 +289,12 @@ class Fold:
 
     def _pick(self, record: Record, notices: list[Notice]) -> None:
         fact: Any = record.fact
-        if self._kv.has_side:
-            apply_pick(self._kv, record, self.state.registry)
-        self.state.ledger.apply_pick(record, self.state.registry)
-        self.state.status.hear(fact.replica, self.state.intake.stamp, own_number(fact))
+        number = own_number(fact)
+        if number > self._told(fact.replica):
+            if self._kv.has_side:
+                apply_pick(self._kv, record, self.state.registry)
+            self.state.ledger.apply_pick(record, self.state.registry)
+        self.state.status.hear(fact.replica, self.state.intake.stamp, number)
 
     def _end(self, record: Record, notices: list[Notice]) -> None:
         fact: Any = record.fact
@@ -322,11 +303,22 @@ class Fold:
 
     def _lost(self, record: Record, notices: list[Notice]) -> None:
         fact: Any = record.fact
-        self.state.ledger.apply_lost(record, self.state.registry)
+        self.state.ledger.apply_lost(record, self.state.registry, self._told(fact.replica))
         own_seq = 0
         for line in fact.lines:
             own_seq = max(own_seq, own_number(line), line.ended_seq or 0)
         self.state.status.hear(fact.replica, self.state.intake.stamp, own_seq)
+
+    def _told(self, replica: bytes) -> int:
+        """Own number up to which picks of a replica are copies, 0 where copies may count.
+
+        A replica's numbers reach the log in order (`ingest.log.outage`), so what is not above the newest
+        one was heard before, whoever left meanwhile.
+        """
+        if COUNTED_ONCE not in self._intake.fold_mode:
+            return 0
+        held = self._status.replica(replica)
+        return 0 if held is None else held.own_seq
 
     def _opened(self, record: Record, notices: list[Notice]) -> bool:
         fact: control.LaneOpened = record.fact  # type: ignore[assignment]
@@ -364,7 +356,7 @@ class Fold:
         unknown = tuple(sorted(set(fact.flags) - FOLD_MODES))
         if unknown:
             raise UnknownFoldMode(record.offset, unknown)
-        self.state.intake.fold_mode = tuple(sorted(set(fact.flags)))
+        self.state.intake.adopt(tuple(sorted(set(fact.flags))))
         self._kv.adopt(self.state.intake.fold_mode, record.time, notices)
         notices.append(StatusNotice("fold mode adopted", str(self.state.intake.fold_mode)))
 

@@ -1,4 +1,4 @@
-"""The numbered behaviours of reducers that a log may adopt, and which of them settings want.
+"""The numbered behaviours of reducers that a log may adopt, and which of them are wanted.
 
 A flag is in force from the `FoldModeAdopted` that names it to the next one that does not
 (decision 8). Numbers are part of the log's format: append, never renumber, and never give
@@ -16,8 +16,10 @@ from projections.events.control import PickSettings
 KV_INDEX: Final = 1  # kv-events of device memory are indexed
 LOWER_TIERS: Final = 2  # those of host memory, disk and beyond too
 SIDE_INDEX: Final = 3  # own picks stand for the blocks that their ranks will hold
+COUNTED_ONCE: Final = 4  # a copy that lands later counts no more, whatever happened in between
 
-FOLD_MODES: Final[frozenset[int]] = frozenset((KV_INDEX, LOWER_TIERS, SIDE_INDEX))
+FOLD_MODES: Final[frozenset[int]] = frozenset((KV_INDEX, LOWER_TIERS, SIDE_INDEX, COUNTED_ONCE))
+WANTED_ALWAYS: Final = (COUNTED_ONCE,)  # by every log, whatever its settings are; they wait for no settings
 
 
 def wanted_modes(pick: PickSettings) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ Writers are remembered for 24 h of log time after their last record, at most WRI
 of them, the one that was silent longest out first; a writer that was forgotten and comes
 back is a new one. Log time begins with the first owner: whoever was heard before that alone
 is forgotten at the first tick, and could have said nothing but pings and that it started.
+With COUNTED_ONCE they are remembered from the adoption on, like everybody else.
 
 Sources: decisions 3, 7, 8, 16, 34; requirement rows EVS-15, EVS-16.
 """
@@ -26,6 +27,7 @@ from projections.events.codec import encode_value
 from projections.events.control import LaneOpened
 from projections.events.envelope import Record
 from projections.events.held import OwnerHeld, WriterSeen
+from projections.fold_modes import COUNTED_ONCE
 from projections.identity import U64_MAX
 
 NO_OWNER = (b"", 0)
@@ -79,9 +81,7 @@ class Intake:
         else:
             seen.last_sequence = record.sequence
         seen.seen_at = self.stamp
-        if not seen.is_dirty:
-            seen.is_dirty = True
-            self._dirty.append(seen)
+        self._changed(seen)
         return False
 
     def is_owner(self, record: Record) -> bool:
@@ -106,6 +106,16 @@ class Intake:
         self.owner_seen = self.writers[record.writer]
         self.stamp = self.owner_seen.seen_at = record.time
         return record
+
+    def adopt(self, flags: tuple[int, ...]) -> None:
+        """Flags that are in force from here on, ascending."""
+        self.fold_mode = flags
+        if COUNTED_ONCE not in flags:
+            return
+        for seen in self.writers.values():
+            if not seen.seen_at:  # before log time began: no tick may find it silent ever since
+                seen.seen_at = self.stamp
+                self._changed(seen)
 
     def condemn(self, offset: int) -> None:
         """Remember an offset that every fold skips."""
@@ -166,6 +176,11 @@ class Intake:
         seen = self.writers[writer] = SeenWriter(writer, sequence, self.stamp)
         self._oldest_seen_at = min(self._oldest_seen_at, self.stamp)
         return seen
+
+    def _changed(self, seen: SeenWriter) -> None:
+        if not seen.is_dirty:
+            seen.is_dirty = True
+            self._dirty.append(seen)
 
     def _drop(self, seen: SeenWriter) -> None:
         del self.writers[seen.writer]

@@ -14,7 +14,8 @@ A dispatch to a rank is one line per phase; a rank that prefills for itself has 
 that is charged with both. Lines are idempotent by pick id while they are held. A worker that
 leaves the fleet takes its lines and its suspicion with it, and a pick that is recorded
 after its worker left has no line there. So a copy of a pick that lands later still, when
-its workers left and came back meanwhile, charges them anew: for 30 s from its dispatch.
+its workers left and came back meanwhile, would charge them anew, for 30 s from its dispatch:
+with the fold mode COUNTED_ONCE the fold keeps such copies away.
 
 Source: specification, "Staleness and the best-effort contract"; STORE-06..11, DYN-14, DYN-15.
 """
@@ -30,7 +31,7 @@ from projections.bounds import DISPATCH_AGE_US_MAX, LEDGER_LINES_MAX, SUSPECT_US
 from projections.events.codec import encode_value
 from projections.events.envelope import Record
 from projections.events.held import LedgerLine, WorkerHeld
-from projections.events.picks import DispatchEnded, Fault, PickMade, PicksLost
+from projections.events.picks import DispatchEnded, Fault, PickMade, PicksLost, own_number
 from projections.identity import U64_MAX, RankKey, WorkerKey
 from projections.load.charges import Charges
 from projections.load.ledger_lines import (
@@ -74,12 +75,17 @@ class Ledger:
         assert isinstance(fact, PickMade)
         self.add(fact.pick_id, lines_of(fact), fleet)
 
-    def apply_lost(self, record: Record, fleet: LiveRanks) -> None:
-        """Take over the ledger lines of picks whose full records were dropped (decision 33)."""
+    def apply_lost(self, record: Record, fleet: LiveRanks, told: int = 0) -> None:
+        """Take over the ledger lines of picks whose full records were dropped (decision 33).
+
+        told: lines of picks up to this own number are copies of what was heard before; what they
+        say of an end may still be news.
+        """
         fact = record.fact
         assert isinstance(fact, PicksLost)
         for lost in fact.lines:
-            self.add(lost.pick_id, lines_of_lost(fact.replica, lost), fleet)
+            if own_number(lost) > told:
+                self.add(lost.pick_id, lines_of_lost(fact.replica, lost), fleet)
             if lost.ended_at is not None:
                 self.end(lost.pick_id, lost.ended_at, Fault.NONE)
 

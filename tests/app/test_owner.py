@@ -195,16 +195,17 @@ def test_a_fold_mode_is_adopted_before_the_settings_that_want_it_and_given_up_be
     lane.owner.adopt("file", b"d", "{}", SETTINGS, True)
     lane.run(3)
     assert modes(lane) == [
+        ("mode", (4,)),
         ("settings", 1),
-        ("mode", (1, 2)),
+        ("mode", (1, 2, 4)),
         ("settings", 2),
-        ("mode", (1, 2, 3)),
+        ("mode", (1, 2, 3, 4)),
         ("settings", 3),
-        ("mode", (1, 3)),
+        ("mode", (1, 3, 4)),
         ("settings", 4),
-        ("mode", ()),
+        ("mode", (4,)),
     ]
-    assert lane.tail.fold.state.intake.fold_mode == () and lane.tail.stopped.value == "none"
+    assert lane.tail.fold.state.intake.fold_mode == (4,) and lane.tail.stopped.value == "none"
 
 
 @pytest.mark.req("KVX-20")
@@ -229,7 +230,60 @@ def test_a_replica_that_is_gone_holds_nobody_back() -> None:
     lane.run(2)
     lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV), True)
     lane.run(REPLICA_GONE_US / SECOND_US + 2)
-    assert modes(lane) == [("mode", (1,)), ("settings", 1)]
+    assert modes(lane) == [("mode", (1, 4)), ("settings", 1)]
+
+
+@pytest.mark.req("EVS-15", "KVX-20")
+def test_what_every_log_wants_is_adopted_before_its_first_tick() -> None:
+    lane = Lane()
+    lane.world.say(OLD._replace(fold_modes=(1, 2, 3, 4)), SILENT)
+    lane.run(5)
+    spoken = [fact for fact in lane.said if isinstance(fact, FoldModeAdopted | ClockTicked)]
+    assert isinstance(spoken[0], FoldModeAdopted) and isinstance(spoken[1], ClockTicked)
+    assert modes(lane) == [("mode", (4,))], "once, without any settings"
+
+
+@pytest.mark.req("KVX-20")
+def test_what_every_log_wants_waits_for_old_releases_and_holds_no_settings_back() -> None:
+    lane = Lane()
+    lane.world.say(OLD._replace(fold_modes=(1, 2, 3)), SILENT)
+    lane.run(2)
+    lane.owner.adopt("start", b"a", "{}", SETTINGS, True)
+    lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV), True)
+    lane.run(3)
+    assert modes(lane) == [("settings", 1), ("mode", (1,)), ("settings", 2)]
+    assert lane.owner.held_back_by() == [], "nothing that an operator asked for waits"
+    lane.world.say(OLD._replace(fold_modes=(1, 2, 3, 4)), SILENT)
+    lane.run(2)
+    assert modes(lane)[3:] == [("mode", (1, 4))]
+
+
+@pytest.mark.req("KVX-20")
+def test_what_every_log_wants_is_adopted_beside_settings_that_wait() -> None:
+    lane = Lane()
+    lane.world.say(OLD._replace(fold_modes=(4,)), SILENT)
+    lane.run(2)
+    lane.owner.adopt("file", b"b", "{}", SETTINGS._replace(kv=KV), True)
+    lane.run(3)
+    assert modes(lane) == [("mode", (4,))] and lane.owner.held_back_by() == ["old"]
+
+
+@pytest.mark.req("KVX-20")
+def test_what_every_log_wants_is_not_given_up_for_an_old_release_that_comes_later() -> None:
+    lane = Lane()
+    lane.run(2)
+    lane.world.say(OLD._replace(fold_modes=(1, 2, 3)), SILENT)
+    lane.run(2)
+    lane.owner.adopt("start", b"a", "{}", SETTINGS._replace(kv=KV), True)
+    lane.owner.adopt("file", b"b", "{}", SETTINGS, True)
+    lane.run(2)
+    assert modes(lane) == [
+        ("mode", (4,)),
+        ("mode", (1, 4)),
+        ("settings", 1),
+        ("settings", 2),
+        ("mode", (4,)),
+    ]
 
 
 def test_settings_that_wait_give_way_to_others() -> None:
@@ -241,12 +295,12 @@ def test_settings_that_wait_give_way_to_others() -> None:
     assert lane.owner.adopt("file", b"a", "{}", SETTINGS, True) == 1, "back to those in force"
     lane.world.say(OLD._replace(fold_modes=(1,)), SILENT)
     lane.run(2)
-    assert modes(lane) == [("settings", 1)]
+    assert modes(lane) == [("mode", (4,)), ("settings", 1)]
 
 
 def test_an_owner_that_was_stopped_between_mode_and_settings_is_put_right_by_the_next() -> None:
     lane = Lane()
-    lane.owner.adopt("start", b"a", "{}", SETTINGS, True)
+    lane.world.say(ConfigAdopted(1, "start", b"a", "{}", SETTINGS))
     lane.world.say(FoldModeAdopted((1, 2)))
     lane.run(2)
-    assert modes(lane)[-1] == ("mode", ()) and lane.tail.fold.state.intake.fold_mode == ()
+    assert modes(lane)[-1] == ("mode", (4,)) and lane.tail.fold.state.intake.fold_mode == (4,)

@@ -22,6 +22,8 @@ from app.checkpoint_store import CheckpointFolder
 from app.fold_start import start_fold
 from ingest.log.segment_reader import SegmentReader
 from projections.events.picks import Chosen, Outcome
+from projections.fold import Fold
+from projections.intake import Intake
 from projections.kv.side_index import SideIndex
 from projections.view import Overlay, View
 from replay.verify import Report, verify
@@ -33,6 +35,7 @@ REPOSITORY = HERE.parents[1]
 GOLDEN = sorted(path.parent for path in HERE.glob("*/expected.json"))
 WORLD = HERE / "world-kv-tiers"
 FLAGGED = HERE / "world-kv-in-flight"
+COPIED = HERE / "world-kv-counted-once"
 TAKEN_OUT: dict[str, dict[str, Any]] = {  # parts of the prefix term by the settings that are neutral to them
     "side": {"predicted_ttl_us": 0},
     "approximate": {"approximate_ttl_us": 0},
@@ -54,7 +57,7 @@ def names(folders: list[Path]) -> list[str]:
 
 
 def test_there_are_golden_logs() -> None:
-    assert len(GOLDEN) >= 10
+    assert len(GOLDEN) >= 11
 
 
 @pytest.mark.req("EVS-06", "EVS-21")
@@ -190,6 +193,25 @@ def test_picks_are_repeated_by_the_flags_of_their_replica(monkeypatch: pytest.Mo
         assert report.different == 0 and len(unflagged) == report.picks
         moved = [one for one, other in unflagged if ranks_of(one) != ranks_of(other)]
         assert len(moved) >= CHANGED_MIN if has_flag else not moved
+
+
+@pytest.mark.req("EVS-15")
+def test_copies_of_picks_move_picks_of_the_made_world_where_they_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Fold, "_told", lambda self, replica: 0)
+    assert state_of(COPIED)["different"] >= CHANGED_MIN
+
+
+@pytest.mark.req("EVS-15")
+def test_a_copy_of_an_early_ping_is_heard_in_the_made_world_where_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Intake, "adopt", lambda self, flags: setattr(self, "fold_mode", flags))
+    expected = json.loads((COPIED / "expected.json").read_text())
+    found = state_of(COPIED)
+    differing = {name for name, digest in found["digests"].items() if digest != expected["digests"][name]}
+    assert differing == {"intake", "status"} and found["different"] == 0
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])

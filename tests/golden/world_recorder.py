@@ -6,8 +6,9 @@ FOLDER gets a log, checkpoints and `expected.json`. One model is served by aggre
 which two publish no block events, the other one by a pair of pools whose decode workers may prefill
 by themselves. Settings change on the way: decay, tiers, predictions, softmax, both policies of
 conditional disaggregation. A connection is lost for a second, an event for ever, a device is flushed,
-a worker leaves. Nothing here decides a pick: fold, overlay and picker are the product's, and what
-workers publish goes through the product's decoders.
+a worker leaves and comes back; picks land again, and a ping of before the first owner. Nothing here
+decides a pick: fold, overlay and picker are the product's, and what workers publish goes through the
+product's decoders.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ from projections.events.control import (
     KvPickSettings,
     LaneOpened,
     PickSettings,
+    Pinged,
     ReplicaStarted,
 )
 from projections.events.discovery import KeyDeleted, KeyPut, Keyspace
 from projections.events.picks import PickMade
 from projections.events.signals import Family, SubscriptionChanged, SubscriptionState, Transport
 from projections.fold import Fold
-from projections.fold_modes import FOLD_MODES, wanted_modes
+from projections.fold_modes import FOLD_MODES, WANTED_ALWAYS, wanted_modes
 from projections.identity import RankKey
 from router.picker.pick_flags import PICK_FLAGS
 from tests.golden.engines import BLOCK, Engine
@@ -54,9 +56,12 @@ from tests.golden.world_replica import ALONE, PAIRED, REPLICA, Replica, fold_unt
 from tests.projections.fleet_script import NS, card, channel, channel_key, endpoint, instance_key, source
 
 OWNER = bytes([1]) * 16
+COPIES = bytes([3]) * 16  # writer of what lands again: a process goes on under another id
+EARLY = bytes([4]) * 16  # a replica that was heard before the first owner, and never again
 START_US = 1_800_000_000_000_000
 SECONDS = 26
 CHECKPOINTS = (10, 20)
+LAND_AGAIN = (8.0, 12.05, 15.7, 22.0)  # the second one behind a flush, the third behind a worker's return
 BLOCKS_TOTAL = 96  # as cards say
 
 
@@ -105,7 +110,8 @@ class World:
         self.log = SegmentLog.open_owner(folder)
         self.engines: dict[int, Engine] = {}
         self._checkpoints = CheckpointFolder(folder / "checkpoints")
-        self._sequences = {OWNER: 0, REPLICA: 0}
+        self._sequences = {OWNER: 0, REPLICA: 0, COPIES: 0, EARLY: 0}
+        self._picks: list[PickMade] = []
         self._fold = Fold()
         self._note: tuple[Any, ...] = (-1, (), 0, 0)
         self._due: list[tuple[int, int, partial[object]]] = []
@@ -114,7 +120,9 @@ class World:
 
     def run(self) -> None:
         """The whole history, on disk at its end."""
+        early = self.say(Pinged(EARLY, 1, -1), EARLY)
         self.say(LaneOpened(1, self.time, b"", "new"))
+        self.at(2.5, self.log.commit, [early])
         modes = tuple(sorted(FOLD_MODES))
         self.say(ReplicaStarted(REPLICA, "golden", "serve", "0.1.0", "3.11", PICK_FLAGS, 62, modes), REPLICA)
         for version, (second, term) in enumerate(TERMS, 1):
@@ -130,6 +138,11 @@ class World:
         self.at(9, self.loses_an_event, 11)
         self.at(12, self.clears, 32)
         self.at(15, self.leaves, 13)
+        self.at(15.6, self.join, FLEET[2])
+        self.at(15.61, self.subscribed, 13, SubscriptionState.BACKOFF, "closed")
+        self.at(18, self.subscribed, 13, SubscriptionState.CONNECTED, "connected")
+        for land_again in LAND_AGAIN:
+            self.at(land_again, self.lands_again)
         Replica(self).plan(SECONDS)
         while self._due and self._due[0][0] <= START_US + SECONDS * SECOND_US:
             self.time, _, act = heapq.heappop(self._due)
@@ -145,18 +158,29 @@ class World:
         self._numbered += 1
         heapq.heappush(self._due, (self.time + us, self._numbered, partial(act, *arguments)))
 
-    def say(self, fact: tuple[Any, ...], writer: bytes = OWNER) -> None:
-        """Write one record."""
+    def say(self, fact: tuple[Any, ...], writer: bytes = OWNER) -> bytes:
+        """Write one record; its bytes."""
         self._sequences[writer] += 1
         epoch = 1 if writer == OWNER else 0
-        self.log.commit([encode_record(self.time, writer, epoch, self._sequences[writer], fact)])
+        data = encode_record(self.time, writer, epoch, self._sequences[writer], fact)
+        self.log.commit([data])
+        if isinstance(fact, PickMade) and writer == REPLICA:
+            self._picks.append(fact)
+        return data
+
+    def lands_again(self) -> None:
+        """A batch of picks of the last seconds is there once more."""
+        since = self.time - 3 * SECOND_US
+        for fact in self._picks:
+            if fact.question.asked_at >= since:
+                self.say(fact, COPIES)
 
     # -- the owner ---------------------------------------------------------------------
 
     def adopt(self, version: int, term: KvPickSettings) -> None:
         """Settings, after the fold modes that they want."""
         settings = PickSettings("load_based", "etcd", (NS,), (("alias", ALONE),), 3 * SECOND_US, True, term)
-        self.say(FoldModeAdopted(wanted_modes(settings)))
+        self.say(FoldModeAdopted(tuple(sorted({*wanted_modes(settings), *WANTED_ALWAYS}))))
         digest = blake3(repr(settings).encode()).digest()[:16]
         self.say(ConfigAdopted(version, "start" if version == 1 else "file", digest, "{}", settings))
 

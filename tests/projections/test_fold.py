@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,17 +14,19 @@ import pytest
 import xxhash
 
 from projections import fold as module
-from projections.events.codec import encode_record
-from projections.events.control import ClockTicked, FoldModeAdopted, RecordCondemned
+from projections.checkpoint import checkpoint_records, fold_from_checkpoint
+from projections.events.codec import RecordRefused, decode_record, encode_record
+from projections.events.control import ClockTicked, FoldModeAdopted, Pinged, RecordCondemned
 from projections.events.discovery import Keyspace
-from projections.events.envelope import NOTHING
+from projections.events.envelope import NOTHING, Record
 from projections.events.held import WriterSeen
-from projections.events.picks import DispatchEnded, EndStatus, Fault
+from projections.events.picks import DispatchEnded, EndStatus, Fault, LostPick, PickMade, PicksLost
 from projections.events.ports import RecordBatch
-from projections.events.signals import Family, FrameRefused
 from projections.fold import Fold, FoldStopped, UnknownFoldMode
+from projections.fold_modes import COUNTED_ONCE
+from projections.identity import RankKey
 from projections.load.store import LoadStore
-from projections.notices import FrameResult, IntakeNotice, Notice, SampleNotice
+from projections.notices import IntakeNotice, Notice
 from projections.view import Overlay
 from replay.engine import records_of
 from tests.projections.fleet_script import NS, OWNER, REPLICA, Script, endpoint, instance_key
@@ -248,16 +251,6 @@ def test_an_offset_that_is_condemned_ahead_is_skipped_when_it_comes() -> None:
     assert reasons(script) == ["condemned"]
 
 
-def test_refused_frames_are_counted_of_load_publishers_alone() -> None:
-    script = Script()
-    for family, result in ((Family.LOAD, 3), (Family.KV, 3), (Family.LOAD, 9_999)):
-        script.say(FrameRefused(int(family), NS, 9, 1, result, 12))
-        counted = [n for n in script.notices if isinstance(n, SampleNotice)]
-        assert counted == (
-            [SampleNotice(FrameResult.MALFORMED, NS, 9, 12)] if family == 1 and result == 3 else []
-        )
-
-
 def test_a_view_stands_at_the_mark_with_the_fleet_of_then() -> None:
     script = Script()
     script.worker(7)
@@ -282,6 +275,167 @@ def test_who_leaves_takes_ledger_lines_along() -> None:
     assert len(script.fold.state.ledger) == 0
     script.put(Keyspace.INSTANCES, instance_key(7), endpoint(7))
     assert len(script.fold.state.ledger) == 0
+
+
+COPY = b"writer of copies"
+RANK = RankKey(NS, 7, 0)
+
+
+def counting(*flags: int) -> Script:
+    """A worker, and a log that has adopted these."""
+    script = Script()
+    script.worker(7)
+    script.say(FoldModeAdopted(flags))
+    return script
+
+
+def leave_and_come_back(script: Script) -> None:
+    script.delete(Keyspace.INSTANCES, instance_key(7))
+    script.put(Keyspace.INSTANCES, instance_key(7), endpoint(7))
+
+
+def charged(script: Script) -> int:
+    return script.fold.state.ledger.unanswered_blocks(RANK, None, script.time)
+
+
+def line_of(made: PickMade, ended_seq: int | None = None) -> LostPick:
+    at = made.question.dispatched_at
+    ended_at = None if ended_seq is None else at
+    chosen = made.outcome.decode.chosen
+    return LostPick(made.pick_id, made.own_seq, at, at, NS, chosen, None, ended_seq, ended_at)
+
+
+@pytest.mark.req("EVS-15")
+@pytest.mark.parametrize(("flags", "blocks"), [((), 7), ((COUNTED_ONCE,), 0)])
+@pytest.mark.parametrize("is_line", [False, True], ids=["in full", "as a line"])
+def test_a_copy_of_a_pick_charges_a_worker_that_came_back_only_without_the_flag(
+    flags: tuple[int, ...], blocks: int, is_line: bool
+) -> None:
+    script = counting(*flags)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    leave_and_come_back(script)
+    assert charged(script) == 0
+    script.say(PicksLost(REPLICA, (line_of(made),)) if is_line else made, writer=COPY)
+    assert charged(script) == blocks
+    script.say(pick(2, 7, at=script.time))
+    assert charged(script) == blocks + 7, "the next one is none"
+
+
+@pytest.mark.req("EVS-15")
+def test_a_pick_in_full_behind_its_line_is_a_copy() -> None:
+    script = counting(COUNTED_ONCE)
+    made = pick(1, 7, at=script.time)
+    script.say(PicksLost(REPLICA, (line_of(made, ended_seq=2),)))
+    leave_and_come_back(script)
+    script.say(made, writer=COPY)
+    assert charged(script) == 0 and len(script.fold.state.ledger) == 0
+
+
+@pytest.mark.req("EVS-15", "EVS-17")
+def test_of_a_record_of_lines_those_count_that_were_not_heard_before() -> None:
+    script = counting(COUNTED_ONCE)
+    first, second, third = (pick(number, 7, at=script.time) for number in (1, 2, 4))
+    script.say(first)
+    leave_and_come_back(script)
+    lines = line_of(first, ended_seq=3), line_of(second), line_of(third)
+    script.say(PicksLost(REPLICA, lines), writer=COPY)
+    assert charged(script) == 14, "an end of a later number in front makes no copy of the lines behind it"
+    held = script.fold.state.status.replica(REPLICA)
+    assert held is not None and held.own_seq == 4
+
+
+@pytest.mark.req("EVS-15", "EVS-17")
+def test_a_line_of_a_pick_that_was_heard_in_full_still_tells_its_end() -> None:
+    script = counting(COUNTED_ONCE)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    assert script.fold.state.ledger.running() == {RANK: 1}
+    script.say(PicksLost(REPLICA, (line_of(made, ended_seq=2),)), writer=COPY)
+    assert script.fold.state.ledger.running() == {} and charged(script) == 7
+
+
+@pytest.mark.req("EVS-15")
+def test_equal_numbers_of_two_replicas_are_no_copies() -> None:
+    script = counting(COUNTED_ONCE)
+    other = b"another replica-"
+    script.say(pick(1, 7, at=script.time))
+    script.say(pick(1, 7, at=script.time, replica=other)._replace(pick_id=b"o" * 16), writer=other)
+    assert charged(script) == 14
+
+
+@pytest.mark.req("EVS-13", "EVS-15")
+def test_a_fold_from_a_checkpoint_knows_copies_as_well() -> None:
+    script = counting(COUNTED_ONCE)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    leave_and_come_back(script)
+    other = Script(fold_from_checkpoint(checkpoint_records(script.fold, b"log id----------")), opened=False)
+    other.time = script.time
+    for each in (script, other):
+        each.say(made, writer=COPY)
+        assert charged(each) == 0
+    assert script.fold.digests() == other.fold.digests()
+
+
+@pytest.mark.req("EVS-15")
+def test_copies_count_again_once_the_flag_is_given_up() -> None:
+    script = counting(COUNTED_ONCE)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    leave_and_come_back(script)
+    script.say(FoldModeAdopted(()))
+    script.say(made, writer=COPY)
+    assert charged(script) == 7
+
+
+@pytest.mark.req("EVS-15")
+def test_a_replica_that_was_forgotten_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ceiling of what is remembered: REPLICAS_MAX, the one that was silent longest out."""
+    monkeypatch.setattr("projections.status.REPLICAS_MAX", 1)
+    script = counting(COUNTED_ONCE)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    leave_and_come_back(script)
+    script.say(Pinged(COPY, 1, -1), writer=COPY)
+    assert script.fold.state.status.replica(REPLICA) is None
+    script.say(made, writer=COPY)
+    assert charged(script) == 7
+
+
+@pytest.mark.req("EVS-15")
+@pytest.mark.parametrize("seed", range(8))
+def test_with_the_flag_copies_of_picks_change_neither_load_nor_ledger_nor_blocks(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("projections.status.WRITER_FORGOTTEN_US", 1 << 62)  # nobody is forgotten
+    told, copied = Fold(), Fold()
+    for fold in (told, copied):
+        fold.state.intake.adopt((COUNTED_ONCE,))
+    dice = random.Random(seed)
+    waiting: list[tuple[int, Record]] = []
+    copies = 0
+    for offset, data in enumerate(story(seed, 1_500)):
+        told.apply(offset, data, [])
+        copied.apply(copied.mark.offset + 1, data, [])
+        try:
+            record = decode_record(offset, data)
+        except RecordRefused:
+            continue
+        if isinstance(record.fact, PickMade | PicksLost):
+            for _ in range(dice.choice((0, 1, 2))):
+                waiting.append((offset + dice.choice((1, 5, 40, 200)), record))
+        for due, late in [*waiting]:
+            if due <= offset:
+                waiting.remove((due, late))
+                copies += 1
+                writer = copies.to_bytes(16, "big")
+                again = encode_record(late.time, writer, 0, 1, late.fact)
+                copied.apply(copied.mark.offset + 1, again, [])
+    assert copies > 20
+    for name, mine in told.digests():
+        if name in ("registry", "load", "kv", "ledger"):
+            assert dict(copied.digests())[name] == mine, name
 
 
 def test_what_waits_for_a_digest_stays_bounded_in_a_fold_that_nobody_asks() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from projections.events.control import KvPickSettings, PickSettings
-from projections.fold_modes import FOLD_MODES, KV_INDEX, LOWER_TIERS, SIDE_INDEX, wanted_modes
+from projections.fold_modes import (
+    COUNTED_ONCE,
+    FOLD_MODES,
+    KV_INDEX,
+    LOWER_TIERS,
+    SIDE_INDEX,
+    WANTED_ALWAYS,
+    wanted_modes,
+)
 
 PICK = PickSettings("load_based", "file", ("dynamo",), (), 3_000_000)
 KV = KvPickSettings(1.0, 1.0, 0.0)
@@ -33,4 +41,11 @@ def test_each_further_index_is_wanted_by_the_settings_that_read_it(
 
 
 def test_numbers_are_those_that_logs_hold() -> None:
-    assert (KV_INDEX, LOWER_TIERS, SIDE_INDEX) == (1, 2, 3) and sorted(FOLD_MODES) == [1, 2, 3]
+    assert (KV_INDEX, LOWER_TIERS, SIDE_INDEX, COUNTED_ONCE) == (1, 2, 3, 4)
+    assert sorted(FOLD_MODES) == [1, 2, 3, 4]
+
+
+def test_what_every_log_wants_is_no_matter_of_settings() -> None:
+    everything = KV._replace(host_credit=0.5, disk_credit=0.5, predicted_ttl_us=1, approximate_ttl_us=1)
+    assert WANTED_ALWAYS == (COUNTED_ONCE,)
+    assert not set(WANTED_ALWAYS) & set(wanted_modes(PICK._replace(kv=everything)))

@@ -6,10 +6,11 @@ import pytest
 
 from projections import intake as module
 from projections.bounds import SECOND_US, WRITER_FORGOTTEN_US
-from projections.events.control import ClockTicked, LaneOpened, Pinged
+from projections.events.control import ClockTicked, FoldModeAdopted, LaneOpened, Pinged
 from projections.events.discovery import KeysDropped
 from projections.events.envelope import Record
 from projections.events.held import OwnerHeld
+from projections.fold_modes import COUNTED_ONCE
 from projections.intake import Intake
 from projections.notices import IntakeNotice
 from tests.projections.fleet_script import OWNER, REPLICA, Script
@@ -110,6 +111,45 @@ def test_an_owner_that_was_away_for_days_is_not_forgotten_by_its_own_tick() -> N
     script.tick(step=3 * WRITER_FORGOTTEN_US)
     assert script.fold_bytes(script.records[-1]) is None
     assert reasons(script) == ["duplicate_record"]
+
+
+@pytest.mark.req("EVS-15")
+@pytest.mark.parametrize(("flags", "is_news"), [((), True), ((COUNTED_ONCE,), False)])
+def test_who_was_heard_before_log_time_began_is_remembered_with_the_flag(
+    flags: tuple[int, ...], is_news: bool
+) -> None:
+    script = Script(opened=False)
+    script.time = 1_700_000_000_000_000
+    script.say(Pinged(REPLICA, 1, -1))
+    early = script.records[-1]
+    script.open()
+    script.say(FoldModeAdopted(flags))
+    script.tick()
+    assert (REPLICA in script.fold.state.intake.writers) is not is_news
+    assert (script.fold_bytes(early) is not None) is is_news
+    assert reasons(script) == ([] if is_news else ["duplicate_record"])
+    script.tick(step=WRITER_FORGOTTEN_US - 5_000_000)
+    assert (REPLICA in script.fold.state.intake.writers) is True
+    script.tick(step=10_000_000)
+    assert list(script.fold.state.intake.writers) == [OWNER], "a day of silence is one for all"
+
+
+@pytest.mark.req("EVS-13", "EVS-15")
+def test_the_digest_knows_of_writers_that_the_flag_keeps() -> None:
+    kept = Intake()
+    kept.is_repeated(record(b"early", 1))
+    kept.stamp = 5
+    kept.is_repeated(record(b"later", 1))
+    assert kept.digest, "worked in before the flag"
+    kept.stamp = 9
+    kept.adopt((COUNTED_ONCE,))
+    kept.adopt((COUNTED_ONCE,))
+    assert [(held.writer, held.seen_at) for held in kept.held()] == [(b"early", 9), (b"later", 5)]
+    again = Intake()
+    for fact in kept.held():
+        again.restore(fact)
+    again.restore(OwnerHeld(b"", 0, 9, (COUNTED_ONCE,), (), -1, 0, 0))
+    assert again.digest == kept.digest
 
 
 def test_the_writer_that_was_silent_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from projections.events.signals import KvBatchReceived
 from projections.registry.keyspace import key_digest_input
 
 KV_INDEX = 1  # the fold mode in which block events count
+COUNTED_ONCE = 4  # the one in which copies never do
 U64 = (1 << 64) - 1
 Name = tuple[str, int]  # namespace, instance id
 
@@ -90,6 +91,8 @@ def effective(records: Iterable[tuple[int, bytes]], condemned: frozenset[int]) -
                 before_time.clear()
         if isinstance(record.fact, FoldModeAdopted):
             takes_blocks = KV_INDEX in record.fact.flags
+            if COUNTED_ONCE in record.fact.flags:
+                before_time.clear()
         elif isinstance(record.fact, KvBatchReceived) and not takes_blocks:
             continue
         said.append(Said(offset, now, record.fact))

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from projections.events.control import FoldModeAdopted, KvPickSettings, LaneOpened
 from projections.events.kinds import FACT_KINDS, KIND_OF_FACT, Speaker
-from projections.events.picks import PickMade, Question
+from projections.events.picks import PickMade, PicksLost, Question
 from projections.events.signals import (
     KV_EVENT_HEAD,
     KvBatchReceived,
     SubscriptionChanged,
     SubscriptionContinued,
 )
-from tests.simulation.naive_fleet import KV_INDEX, Fleet, Name
+from tests.simulation.naive_fleet import COUNTED_ONCE, KV_INDEX, Fleet, Name
 
 Rank = tuple[str, int, int]
 Source = tuple[str, int]  # namespace, publisher id
@@ -61,6 +61,7 @@ class Blocks:
         self.cursors: dict[Source, dict[Rank, Cursor]] = {}
         self.bindings: dict[Source, tuple[int, int] | None] = {}
         self.predictions: list[Prediction] = []
+        self._picked: set[bytes] = set()
 
     # The log
 
@@ -89,6 +90,7 @@ class Blocks:
 
     def say(self, fact: Any, time: int) -> None:
         """One record that counts."""
+        is_copy = self._is_copy(fact)
         if isinstance(fact, FoldModeAdopted):
             self._adopt(fact.flags)
         elif KV_INDEX not in self.modes:
@@ -101,8 +103,18 @@ class Blocks:
             source = (fact.namespace, fact.publisher_id)
             if source in self.down:
                 self.down[source] = None
-        elif isinstance(fact, PickMade):
+        elif isinstance(fact, PickMade) and not (is_copy and COUNTED_ONCE in self.modes):
             self.predict(fact, is_own=False)
+
+    def _is_copy(self, fact: Any) -> bool:
+        """Whether the pick was told before, in full or as the line that was left of it."""
+        if isinstance(fact, PicksLost):
+            self._picked.update(line.pick_id for line in fact.lines)
+        elif isinstance(fact, PickMade):
+            is_copy = fact.pick_id in self._picked
+            self._picked.add(fact.pick_id)
+            return is_copy
+        return False
 
     def predict(self, fact: PickMade, is_own: bool) -> None:
         """A pick stands for the blocks of its prompt, where its question tells all of them."""

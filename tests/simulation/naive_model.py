@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from projections.events.control import KvPickSettings, PickSettings, ReplicaStarted
+from projections.events.control import FoldModeAdopted, KvPickSettings, PickSettings, ReplicaStarted
 from projections.events.picks import (
     DispatchEnded,
     ExcludedReason,
@@ -25,7 +25,7 @@ from projections.events.picks import (
 from projections.events.signals import SampleReceived, SubscriptionChanged, SubscriptionContinued
 from router.picker.pick_flags import SHARED_IN_FLIGHT
 from router.picker.rows import CandidateRow
-from tests.simulation.naive_fleet import Fleet, Member, Name, effective, fleets_of
+from tests.simulation.naive_fleet import COUNTED_ONCE, Fleet, Member, Name, effective, fleets_of
 from tests.simulation.naive_kv import Blocks, Rank
 
 SECOND = 1_000_000
@@ -87,6 +87,7 @@ class Known:
         self._connections: dict[tuple[str, int], tuple[int, int | None]] = {}
         self._picked: set[bytes] = set()
         self._forgotten: set[bytes] = set()  # of those, whose workers had left or left since
+        self._counts_once = False
         self.ended: set[bytes] = set()
         self._chosen: dict[bytes, list[Name]] = {}
         fleets = dict(model.fleets)
@@ -116,7 +117,7 @@ class Known:
             for pick_id, chosen in [*self._chosen.items()]:
                 if gone in chosen:
                     chosen.remove(gone)
-                    if not chosen:  # nothing is left of the pick: a copy that lands later is one more
+                    if not chosen:  # nothing is left of the pick: a copy may be one more
                         self._forgotten.add(pick_id)
         self.fleet = fleet
 
@@ -125,6 +126,8 @@ class Known:
             self._sample(fact, time)
         elif isinstance(fact, ReplicaStarted) and fact.replica == self._asker:
             self._shares = SHARED_IN_FLIGHT in fact.flags
+        elif isinstance(fact, FoldModeAdopted):
+            self._counts_once = COUNTED_ONCE in fact.flags
         elif isinstance(fact, SubscriptionChanged) and fact.family == 1:
             publisher = (fact.namespace, fact.publisher_id)
             if fact.state == 3:  # connected
@@ -150,7 +153,8 @@ class Known:
                 self.faults += [(name, fact.ended_at) for name in self._chosen.get(fact.pick_id, ())]
 
     def _sent(self, pick_id: bytes, space: str | None, prefill: Any, decode: Any, at: int) -> None:
-        if space is None or (pick_id in self._picked and pick_id not in self._forgotten):
+        is_copy = pick_id in self._picked
+        if space is None or (is_copy and (self._counts_once or pick_id not in self._forgotten)):
             return
         self._picked.add(pick_id)
         if pick_id in self._forgotten:

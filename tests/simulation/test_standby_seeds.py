@@ -49,8 +49,6 @@ def test_a_seeded_history_of_two_ingests_breaks_no_promise(seed: int) -> None:
     "history",
     [
         pytest.param(1411, id="a pick lands again after its worker left and came back"),
-        pytest.param(1700, id="a ping of before the first owner lands again behind the first tick"),
-        pytest.param(2032, id="the same in a longer log"),
         pytest.param(3922, id="an engine starts anew where everything is told to settle"),
     ],
 )

@@ -30,14 +30,12 @@ from projections.bounds import SECOND_US
 from projections.events.control import (
     ConfigAdopted,
     ConfigProposed,
-    FoldModeAdopted,
     PickSettings,
     RecordCondemned,
 )
 from projections.events.discovery import KeysDropped, PassSettled
 from projections.events.signals import FrameRefused, SampleReceived
 from projections.fold import Fold
-from projections.fold_modes import wanted_modes
 from tests.simulation.world_blocks import SimBlockSubscriptions
 from tests.simulation.world_fleet import NAMESPACES, StoreSession
 from tests.simulation.world_process import Replica
@@ -59,7 +57,6 @@ class OwnerProcess(Replica):
     def begin(self) -> None:
         """Claim the log; the rest begins once the claim was folded."""
         self.speaks = False
-        self._modes: tuple[int, ...] | None = None
         self._claim: tuple[bytes, int] | None = None
         self.fenced = False
         self.discovery: SimDiscovery | None = None
@@ -162,14 +159,7 @@ class OwnerProcess(Replica):
     def adopt(self, settings: PickSettings) -> None:
         """Adopt these settings if they differ from what holds."""
         if self.speaks:
-            self._adopt_modes(settings)
             self.owner.adopt("file", repr(settings).encode()[-32:], "{}", settings, True)
-
-    def _adopt_modes(self, settings: PickSettings) -> None:
-        modes = wanted_modes(settings)
-        if modes != self._modes:
-            self._modes = modes
-            self.say(FoldModeAdopted(modes))
 
     def tick(self) -> None:
         """Four times a second."""

@@ -24,6 +24,7 @@ from projections.checkpoint import checkpoint_records
 from projections.events.control import CheckpointDue, Pinged, ReplicaStarted
 from projections.events.kinds import KIND_NEWEST
 from projections.events.ports import OffsetGone, RecordBatch
+from projections.fold_modes import COUNTED_ONCE, FOLD_MODES
 from router.picker.pick_flags import PICK_FLAGS
 from tests.simulation.world_log import Eye
 
@@ -348,10 +349,16 @@ class Replica(Process):
         """Numbered behaviours of its pick code. Some processes are of a release that had none."""
         return PICK_FLAGS if self.id[0] % 4 else ()
 
+    @property
+    def fold_modes(self) -> tuple[int, ...]:
+        """Those that it says it can fold. Some processes are of a release that had no COUNTED_ONCE."""
+        return tuple(sorted(FOLD_MODES if self.id[1] % 8 else FOLD_MODES - {COUNTED_ONCE}))
+
     def say_started(self) -> None:
         """Name this replica in the log."""
         self._named_at = self.clock()
-        started = ReplicaStarted(self.id, self.name, "router", "0", "3", self.pick_flags, self.kinds, ())
+        of_release = self.pick_flags, self.kinds, self.fold_modes
+        started = ReplicaStarted(self.id, self.name, "router", "0", "3", *of_release)
         self._append(started, self.log.log_time()[0], None)
 
     def on_folded(self) -> None:

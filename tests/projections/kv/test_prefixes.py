@@ -8,13 +8,23 @@ from projections.bounds import PREDICTION_US_MAX
 from projections.events.discovery import Keyspace
 from projections.events.picks import BlockHashes
 from projections.events.signals import SubscriptionState
-from projections.fold_modes import KV_INDEX, LOWER_TIERS, SIDE_INDEX
+from projections.fold_modes import COUNTED_ONCE, KV_INDEX, LOWER_TIERS, SIDE_INDEX
 from projections.kv import prefixes as module
 from projections.load.ledger import Ledger
 from projections.load.store import LoadStore
 from projections.view import Overlay, View
 from tests.projections.fleet_script import NS, instance_key
-from tests.projections.kv.kv_script import HOST, KV, KvScript, S, chain, pick_of, ranks_card, stored
+from tests.projections.kv.kv_script import (
+    HOST,
+    KV,
+    KvScript,
+    S,
+    chain,
+    pick_of,
+    ranks_card,
+    removed,
+    stored,
+)
 
 PREDICTED = KV._replace(predicted_ttl_us=2 * S, approximate_ttl_us=10 * S)
 
@@ -83,6 +93,23 @@ def test_a_pick_counts_at_once_until_its_time_or_a_confirming_event() -> None:
     assert script.prefixes("a", "b", "c", kv=PREDICTED, after=past)[1, 0] == (1, 0, 0, 0)
     script.batch(stored(2, "a", "b", "c", below=1))
     assert script.prefixes("a", "b", "c", kv=PREDICTED) == {(1, 0): (3, 0, 0, 0)}
+
+
+@pytest.mark.req("DYN-04", "EVS-15")
+@pytest.mark.parametrize(("flags", "predicted"), [((), 3), ((COUNTED_ONCE,), 0)])
+def test_a_copy_of_a_pick_behind_the_confirming_event_predicts_only_without_the_flag(
+    flags: tuple[int, ...], predicted: int
+) -> None:
+    script = KvScript(KV_INDEX, SIDE_INDEX, *flags)
+    script.worker(1)
+    made = pick_of(script.question("a", "b", "c"), 1)
+    script.say(made)
+    assert script.prefixes("a", "b", "c", kv=PREDICTED)[1, 0] == (0, 0, 0, 3)
+    script.batch(stored(1, "a", "b", "c"), removed(2, "a", "b", "c"))
+    assert script.prefixes("a", "b", "c", kv=PREDICTED).get((1, 0), (0, 0, 0, 0)) == (0, 0, 0, 0)
+    script.say(made, writer=b"writer of copies")
+    held = script.prefixes("a", "b", "c", kv=PREDICTED).get((1, 0), (0, 0, 0, 0))
+    assert held == (0, 0, 0, predicted)
 
 
 @pytest.mark.req("DYN-08")
