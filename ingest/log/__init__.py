@@ -37,6 +37,7 @@ log_copy         copying a log record by record, and the proof that both are equ
 segment_copy     a data directory as the target of a copy
 kafka_settings   where a log on Kafka is
 kafka_client     TLS, SASL and time limits, as the client library takes them
+kafka_asking     asking for a topic makes none
 kafka_loop       the client's own thread and event loop
 kafka_admin      topics: made, described, refused
 kafka_records    a record's place in the log, told by its header

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiokafka.helpers import create_ssl_context
 
+from ingest.log.kafka_asking import ask_only
 from ingest.log.kafka_settings import REQUEST_S, KafkaPlace, KafkaSecurity, TopicRefused
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -18,7 +19,11 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def client_options(place: KafkaPlace) -> dict[str, Any]:
-    """Options that every client of the library takes. Raises TopicRefused, KafkaUnreachable."""
+    """Options that every client of the library takes. Raises TopicRefused, KafkaUnreachable.
+
+    No client makes a topic by asking for it, see `kafka_asking`.
+    """
+    ask_only()
     security = place.security
     protocol = security.protocol.upper()
     if not place.servers:

@@ -50,7 +50,7 @@ FIXED = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    "auto.create.topics.enable": "false",
+    "auto.create.topics.enable": "true",  # as Kafka comes: a topic that is asked for is made
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",

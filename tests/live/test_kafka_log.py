@@ -24,6 +24,7 @@ from projections.events.control import CheckpointDue, Pinged, WriterContinued
 from projections.events.ports import (
     CommitFailed,
     LogCorrupt,
+    LogError,
     LogFailed,
     LogReader,
     LogStore,
@@ -183,6 +184,22 @@ def test_topics_that_cannot_hold_a_log_are_refused_with_what_to_set(topics: Topi
         KafkaReader.open(topics.place("unclean"))
     log = topics.log(topics.place("unclean", allow_unsafe=True))
     assert log.commit([record(0)]) == 0
+
+
+def test_asking_for_a_topic_makes_none_and_one_that_was_removed_stays_away(topics: Topics) -> None:
+    """The broker makes what is asked for, as Kafka comes, with a week's retention and small messages."""
+    place = topics.place("asked-for")
+    for _ in range(2):
+        with pytest.raises(TopicRefused, match="there is no topic asked-for"):
+            KafkaReader.open(place)
+    log = topics.log(place, patience_s=5.0)
+    log.commit([record(0)])
+    topics.delete("asked-for")
+    with pytest.raises(LogError):
+        log.commit([record(1)])
+    with pytest.raises(TopicRefused, match="there is no topic asked-for"):
+        KafkaReader.open(place)
+    assert "asked-for" not in topics.admin("list_topics")
 
 
 def test_a_topic_that_might_be_better_is_taken_with_what_to_set(topics: Topics) -> None:
