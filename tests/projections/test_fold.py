@@ -16,7 +16,7 @@ import xxhash
 from projections import fold as module
 from projections.checkpoint import checkpoint_records, fold_from_checkpoint
 from projections.events.codec import RecordRefused, decode_record, encode_record
-from projections.events.control import ClockTicked, FoldModeAdopted, Pinged, RecordCondemned
+from projections.events.control import ClockTicked, FoldModeAdopted, Pinged, RecordCondemned, ReplicaGone
 from projections.events.discovery import Keyspace
 from projections.events.envelope import NOTHING, Record
 from projections.events.held import WriterSeen
@@ -387,6 +387,20 @@ def test_copies_count_again_once_the_flag_is_given_up() -> None:
     script.say(FoldModeAdopted(()))
     script.say(made, writer=COPY)
     assert charged(script) == 7
+
+
+@pytest.mark.req("EVS-15")
+@pytest.mark.parametrize("flags", [(), (COUNTED_ONCE,)])
+def test_a_copy_proves_as_much_as_the_first_that_its_replica_is_there(flags: tuple[int, ...]) -> None:
+    script = counting(*flags)
+    made = pick(1, 7, at=script.time)
+    script.say(made)
+    script.say(ReplicaGone(REPLICA, script.time))
+    gone = script.fold.state.status.replica(REPLICA)
+    assert gone is not None and gone.gone_at is not None
+    assert script.say(made, writer=COPY) == made
+    held = script.fold.state.status.replica(REPLICA)
+    assert held is not None and held.gone_at is None and held.own_seq == 1
 
 
 @pytest.mark.req("EVS-15")
