@@ -18,13 +18,14 @@ from ingest.log.kafka_reader import KafkaReader
 from projections.bounds import SECOND_US
 from projections.events.codec import decode_record
 from projections.events.control import ConfigAdopted, FoldModeAdopted, ReplicaGone
-from projections.fold_modes import FOLD_MODES, KV_INDEX
+from projections.fold_modes import COUNTED_ONCE, FOLD_MODES, KV_INDEX
 from replay.engine import records_of
 from replay.verify import verify
 from tests.app.main_site import Run, Site, site_in, until
 from tests.live.kafka_broker import KafkaBroker
 from tests.live.kafka_topics import Topics
 
+BOTH = (KV_INDEX, COUNTED_ONCE)
 pytestmark = [pytest.mark.live("kafka"), pytest.mark.timeout(180)]
 
 
@@ -101,18 +102,23 @@ async def fleet(kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             yield Fleet(site, topics, stack)
 
 
+async def modes(fleet: Fleet) -> list[tuple[int, ...]]:
+    """All that were adopted, in order."""
+    return [fact.flags for fact in await fleet.all_facts(FoldModeAdopted)]
+
+
 @pytest.mark.req("KVX-20")
 async def test_a_mode_waits_for_the_last_replica_of_the_old_release(fleet: Fleet) -> None:
     ingest = await fleet.start(Role.INGEST, "ingest")
     new = await fleet.start(Role.ROUTER, "new")
-    old = await fleet.start(Role.ROUTER, "old", frozenset())
+    old = await fleet.start(Role.ROUTER, "old", frozenset((COUNTED_ONCE,)))
     for run in (new, old):
         assert (await run.chat())[0] == 200
 
     wanted = {**fleet.site.config, "dynamo": {**fleet.site.config["dynamo"], "kv": {"enabled": True}}}
     status, answer = await ingest.put_config(wanted)
     assert status >= 500 and "of a release that cannot fold it" in str(answer), answer
-    assert await fleet.all_facts(FoldModeAdopted) == [], "the old replica is still there"
+    assert await modes(fleet) == [(COUNTED_ONCE,)], "the old replica is still there"
     assert len(await fleet.all_facts(ConfigAdopted)) == 1
     for run in (new, old):
         assert (await run.chat())[0] == 200
@@ -120,9 +126,9 @@ async def test_a_mode_waits_for_the_last_replica_of_the_old_release(fleet: Fleet
 
     await fleet.end(old)
     updated = await fleet.start(Role.ROUTER, "updated")
-    await until(lambda: new.process.folding.tail.fold.state.intake.fold_mode == (KV_INDEX,), "the mode")
+    await until(lambda: new.process.folding.tail.fold.state.intake.fold_mode == BOTH, "the mode")
     assert await fleet.all_facts(ReplicaGone), "only then"
-    assert [fact.flags for fact in await fleet.all_facts(FoldModeAdopted)] == [(KV_INDEX,)]
+    assert await modes(fleet) == [(COUNTED_ONCE,), BOTH]
     for run in (new, updated):
         assert (await run.chat())[0] == 200
         assert run.process.folding.tail.fold.settings_now.pick.kv is not None  # type: ignore[union-attr]
