@@ -189,9 +189,10 @@ async def describe_topic(place: KafkaPlace) -> TopicFacts | None:
 async def create_topic(
     place: KafkaPlace, partitions: int = 1, other: Mapping[str, str] | None = None
 ) -> bool:
-    """Make the topic unless it is there; whether it was made. Raises TopicRefused, KafkaError.
+    """Make the topic unless it is there; whether it was made.
 
     other: configuration that differs from a log's.
+    Raises TopicRefused for what another try would not change, KafkaError.
     """
     copies = place.replication_factor
     configs = {
@@ -216,6 +217,8 @@ async def create_topic(
             return False
         if error is not NoError:
             detail = text or error.__name__
+            if error.retriable:  # a controller that is being elected, for one
+                raise error(detail)
             raise TopicRefused(f"{place.name} cannot be made with {copies} replicas: {detail}")
         return True
     finally:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka.errors import (
+    BrokerResponseError,
+    InvalidReplicationFactorError,
+    NotControllerError,
+    PolicyViolationError,
+    RequestTimedOutError,
+)
 
 from ingest.log import kafka_admin
 from ingest.log.kafka_admin import (
@@ -16,7 +25,7 @@ from ingest.log.kafka_admin import (
     topic_faults,
     topic_made,
 )
-from ingest.log.kafka_settings import KafkaPlace, Keeps
+from ingest.log.kafka_settings import KafkaPlace, Keeps, TopicRefused
 from projections.bounds import COMMIT_BATCH_BYTES_MAX, RECORD_BYTES_MAX
 
 GOOD = {
@@ -183,3 +192,30 @@ async def test_a_topic_that_brokers_never_hear_of_is_given_up(monkeypatch: pytes
     Cluster(UNHEARD_OF).stand_in(monkeypatch)
     with pytest.raises(TimeoutError):
         await topic_made(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        (NotControllerError, NotControllerError),
+        (RequestTimedOutError, RequestTimedOutError),
+        (InvalidReplicationFactorError, TopicRefused),
+        (PolicyViolationError, TopicRefused),
+    ],
+)
+async def test_what_passes_is_tried_again_and_what_brokers_never_take_is_refused(
+    code: type[BrokerResponseError], raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        async def create_topics(self, topics: list[Any]) -> Any:
+            return SimpleNamespace(topic_errors=[(topics[0].name, code.errno, "not now")])
+
+        async def close(self) -> None:
+            pass
+
+    async def client(_: KafkaPlace) -> Client:
+        return Client()
+
+    monkeypatch.setattr(kafka_admin, "_client", client)
+    with pytest.raises(raised, match="not now"):
+        await kafka_admin.create_topic(PLACE)
