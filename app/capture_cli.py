@@ -78,12 +78,12 @@ def export_command(
         began = time.monotonic()
         with CaptureFile(out, log_id, signature) as file:
             with ProgressBar(plan.base + 1, plan.stop, "writing") as advance:
-                settings = write_capture(opened.reader, opened.checkpoints, plan, file, rewriter, advance)
+                written = write_capture(opened.reader, opened.checkpoints, plan, file, rewriter, advance)
             file.finish(
                 manifest_of(
                     plan,
                     log_id=log_id,
-                    settings=settings,
+                    written=written,
                     origin=origin,
                     product=f"picklog {VERSION}",
                     written_at=time_text(time.time_ns() // 1000),

@@ -43,12 +43,12 @@ def export(data: Path, out: Path, redact: bool) -> None:
         rewriter = Redaction(os.urandom(16), os.urandom(32)) if redact else None
         log_id = reader.log_id if rewriter is None else rewriter.log_id
         with CaptureFile(out, log_id) as file:
-            settings = write_capture(reader, opened.checkpoints, plan, file, rewriter)
+            written = write_capture(reader, opened.checkpoints, plan, file, rewriter)
             file.finish(
                 manifest_of(
                     plan,
                     log_id=log_id,
-                    settings=settings,
+                    written=written,
                     origin={"log_id": reader.log_id.hex()},
                     product="bench",
                     written_at="",

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from projections.checkpoint import checkpoint_records
 from projections.events.codec import RecordRefused, decode_record, owner_stamp
-from projections.events.control import ConfigAdopted, RecordCondemned
+from projections.events.control import ConfigAdopted, FoldModeAdopted, RecordCondemned
 from projections.events.held import SettingsHeld
 from projections.events.kinds import KIND_NEWEST, SCHEMA, Kind
 from projections.events.picks import PickMade
@@ -180,6 +180,17 @@ def plan_capture(
     )
 
 
+class Written(NamedTuple):
+    """What the records of a capture hold.
+
+    settings: oldest first. fold_modes: numbers of reducers' behaviours that are in force at its
+    beginning or adopted in it, ascending.
+    """
+
+    settings: list[dict[str, Any]]
+    fold_modes: list[int]
+
+
 def write_capture(
     reader: LogReader,
     checkpoints: CheckpointStore | None,
@@ -187,22 +198,25 @@ def write_capture(
     writer: CaptureWriter,
     rewriter: Rewriter | None = None,
     on_progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """Write base and records of a plan; returns the settings that it holds, oldest first.
+) -> Written:
+    """Write base and records of a plan.
 
     The writer is left open for its manifest. Raises what reader, checkpoints and writer raise.
     """
     settings: dict[int, dict[str, Any]] = {}
+    modes: set[int] = set()
     if plan.base >= 0:
         cursor = cursor_at(reader, checkpoints, plan.base, plan.condemned)
         cursor.walk(reader, plan.base, on_progress)
         if cursor.stopped is not None:
             raise CaptureRefused(f"{cursor.stopped}: name a window behind that offset")
         log_id = reader.log_id if rewriter is None else rewriter.log_id
+        modes.update(cursor.fold.state.intake.fold_mode)
         held: Iterable[bytes] = checkpoint_records(cursor.fold, log_id)
         held = held if rewriter is None else rewriter.base(held)
         writer.base(log_id, cursor.fold.mark.time, _noting(held, settings))
-    adopted, due = int(Kind.CONFIG_ADOPTED), plan.kinds.get(Kind.CONFIG_ADOPTED.name.lower(), 0)
+    noted = (int(Kind.CONFIG_ADOPTED), int(Kind.FOLD_MODE_ADOPTED))
+    due = sum(plan.kinds.get(Kind(kind).name.lower(), 0) for kind in noted)
     for batch in batches_of(reader, plan.first_offset, plan.stop):
         records: Sequence[bytes] = batch.records
         if rewriter is not None:
@@ -210,20 +224,20 @@ def write_capture(
             records = [rewrite(offset, data) for offset, data in enumerate(records, batch.first_offset)]
         if due:
             for data in records:
-                if kind_byte(data) == adopted:
-                    _note_settings(data, settings)
+                if kind_byte(data) in noted:
+                    _note(data, settings, modes)
                     due -= 1
         writer.records(batch.first_offset, records)
         if on_progress is not None:
             on_progress(batch.first_offset)
-    return [settings[version] for version in sorted(settings)]
+    return Written([settings[version] for version in sorted(settings)], sorted(modes))
 
 
 def manifest_of(
     plan: Plan,
     *,
     log_id: bytes,
-    settings: list[dict[str, Any]],
+    written: Written,
     origin: dict[str, Any],
     product: str,
     written_at: str,
@@ -233,8 +247,7 @@ def manifest_of(
     """What a capture says of itself, but for what its writer adds (its parts and their chain).
 
     times: of the first and the last record, as people read them. origin: the log it is of,
-    with the chain heads around the records. fold_modes: all that any of the settings wants.
-    Keys may be added.
+    with the chain heads around the records. Keys may be added.
     """
     return {
         "format": CAPTURE_FORMAT,
@@ -242,7 +255,7 @@ def manifest_of(
         "written_at": written_at,
         "schema": SCHEMA,
         "kinds": KIND_NEWEST,
-        "fold_modes": sorted({flag for one in settings for flag in one["fold_modes"]}),
+        "fold_modes": written.fold_modes,
         "redacted": is_redacted,
         "log_id": log_id.hex(),
         "origin": origin,
@@ -261,7 +274,7 @@ def manifest_of(
         "record_bytes": plan.record_bytes,
         "picks": plan.picks,
         "kinds_held": plan.kinds,
-        "settings": settings,
+        "settings": written.settings,
         "artifacts": [],  # checksums of tokenizers and templates; picks by load need none
     }
 
@@ -307,16 +320,19 @@ def _noting(held: Iterable[bytes], settings: dict[int, dict[str, Any]]) -> Itera
     kind = int(Kind.SETTINGS_HELD)
     for data in held:
         if kind_byte(data) == kind:
-            _note_settings(data, settings)
+            _note(data, settings, set())
         yield data
 
 
-def _note_settings(data: bytes, settings: dict[int, dict[str, Any]]) -> None:
+def _note(data: bytes, settings: dict[int, dict[str, Any]], modes: set[int]) -> None:
+    """What a record says of settings, and of modes that are in force from it on."""
     try:
         fact: Any = decode_record(0, data).fact
     except RecordRefused:
         return
-    if isinstance(fact, ConfigAdopted | SettingsHeld):
+    if isinstance(fact, FoldModeAdopted):
+        modes.update(fact.flags)
+    elif isinstance(fact, ConfigAdopted | SettingsHeld):
         settings[fact.version] = {
             "version": fact.version,
             "digest": fact.digest.hex(),

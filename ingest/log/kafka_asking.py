@@ -6,8 +6,8 @@ otherwise. A log's topic would be there with a week's retention and too small me
 Picklog could make it, and one that was removed would come back empty by itself. Both is refused then.
 
 The library has no option for it, so its two modules that ask are given a question that says so. That leans on
-its inside (since 0.14, the oldest that the extra takes); where it is another one, `ask_only` says so and leaves it
-as it is.
+its inside (of 0.14, the oldest that the extra takes); where it is another one, `ask_only` says so and leaves
+it as it is.
 """
 
 from __future__ import annotations

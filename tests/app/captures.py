@@ -21,11 +21,11 @@ def capture_of(
     """Capture a window of a log to a file; `changes` go into the manifest."""
     plan = plan_capture(reader, checkpoints, start, reader.end_offset() if stop is None else stop)
     with CaptureFile(path, reader.log_id) as file:
-        settings = write_capture(reader, checkpoints, plan, file)
+        written = write_capture(reader, checkpoints, plan, file)
         manifest = manifest_of(
             plan,
             log_id=reader.log_id,
-            settings=settings,
+            written=written,
             origin={"log_id": reader.log_id.hex(), "before": None, "after": None},
             product="picklog 0",
             written_at="2026-01-01T00:00:00Z",

@@ -8,7 +8,13 @@ import orjson
 import pytest
 
 from projections.checkpoint import fold_from_checkpoint
-from projections.events.control import ConditionalSettings, ConfigAdopted, KvPickSettings, RecordCondemned
+from projections.events.control import (
+    ConditionalSettings,
+    ConfigAdopted,
+    FoldModeAdopted,
+    KvPickSettings,
+    RecordCondemned,
+)
 from projections.events.picks import PickMade
 from projections.events.ports import LogReader
 from projections.fold import Fold
@@ -129,11 +135,11 @@ def test_an_empty_window_is_refused_with_what_the_log_holds() -> None:
 def test_the_manifest_says_what_is_in_it() -> None:
     world = busy_log()
     plan = plan_capture(world.log, None, 30, 40)
-    settings = write_capture(world.log, None, plan, MemoryCapture())
+    written = write_capture(world.log, None, plan, MemoryCapture())
     manifest = manifest_of(
         plan,
         log_id=world.log.log_id,
-        settings=settings,
+        written=written,
         origin={"log_id": "07"},
         product="picklog 1",
         written_at="now",
@@ -155,12 +161,13 @@ def test_the_manifest_says_what_is_in_it() -> None:
         )
     )
     world.say(ConfigAdopted(3, "file", b"f", "{}", wanting))
+    world.say(FoldModeAdopted((1, 3)))
     plan = plan_capture(world.log, None, 30, world.log.end_offset())
-    settings = write_capture(world.log, None, plan, MemoryCapture())
+    written = write_capture(world.log, None, plan, MemoryCapture())
     manifest = manifest_of(
         plan,
         log_id=world.log.log_id,
-        settings=settings,
+        written=written,
         origin={},
         product="",
         written_at="",
@@ -171,3 +178,10 @@ def test_the_manifest_says_what_is_in_it() -> None:
     named = json.loads(orjson.dumps(manifest))["settings"][-1]
     assert named["pick"]["kv"]["predicted_ttl_us"] == 1
     assert named["pick"]["kv"]["conditional"]["policy"] == "isl_bounding"
+    assert named["fold_modes"] == [1, 3]
+    behind = world.say(FoldModeAdopted((3, 4))) + 1
+    world.say(ConfigAdopted(4, "file", b"g", "{}", wanting))
+    for first in (behind, behind - 1):
+        plan = plan_capture(world.log, None, first, world.log.end_offset())
+        written = write_capture(world.log, None, plan, MemoryCapture())
+        assert written.fold_modes == ([3, 4] if first == behind else [1, 3, 4]), "in force, or adopted in it"
