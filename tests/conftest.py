@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
     # loop that nobody closes, and some later test fails for its ResourceWarning.
     asyncio.set_event_loop(None)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """SIGHUP as a terminal leaves it: whoever started these tests may have it ignored, as `nohup` does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

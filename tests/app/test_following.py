@@ -137,6 +137,7 @@ async def test_an_order_to_end_ends_the_wait_and_so_does_time() -> None:
     assert following.is_stopped()
 
 
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_the_first_signal_is_an_order_and_the_second_ends_the_process(number: signal.Signals) -> None:
     before = signal.getsignal(signal.SIGINT)

@@ -99,6 +99,7 @@ async def test_stopping_what_never_started_is_nothing() -> None:
     assert (child.pid, child.starts) == (None, 0)
 
 
+@pytest.mark.usefixtures("terminal")
 def test_the_status_of_the_main_coroutine_comes_back_and_each_signal_is_told() -> None:
     told: list[int] = []
 
@@ -113,19 +114,17 @@ def test_the_status_of_the_main_coroutine_comes_back_and_each_signal_is_told() -
     assert run_to_end(main()) == 7
 
 
+@pytest.mark.usefixtures("terminal")
 def test_a_process_that_is_to_outlive_its_terminal_does() -> None:
     """As `nohup` starts it: with that signal ignored, which it hands on."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        assert signal.SIGHUP not in stop_signals()
-
-        async def main() -> int:
-            on_stop_signals(lambda: None)
-            os.kill(os.getpid(), signal.SIGHUP)
-            await asyncio.sleep(0)
-            return 0 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 1
-
-        assert run_to_end(main()) == 0
-    finally:
-        signal.signal(signal.SIGHUP, before)
     assert signal.SIGHUP in stop_signals()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert signal.SIGHUP not in stop_signals()
+
+    async def main() -> int:
+        on_stop_signals(lambda: None)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+        return 0 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else 1
+
+    assert run_to_end(main()) == 0
